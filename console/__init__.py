@@ -1,0 +1,1 @@
+"""The operator's side of Draftdeck: everything that runs on the laptop."""
