@@ -36,7 +36,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut what follows the last newline of ``path`` and return the number of bytes cut; a missing file is left missing."""
+    """Cut what follows the last newline of ``path`` and return the number of bytes cut; a missing file stays so."""
     if not path.exists():
         return 0
     with path.open("r+b") as file:

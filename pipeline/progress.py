@@ -22,7 +22,7 @@ INTERVAL_S: Final = 0.5
 
 
 class Reporter:
-    """Appends progress to the job's progress file. A full disk never ends the job: a line that cannot be written is lost."""
+    """Appends to the job's progress file. A full disk never ends the job: a line that cannot be written is lost."""
 
     def __init__(self, path: Path | None = None, *, interval_s: float = INTERVAL_S) -> None:
         named = os.environ.get(PROGRESS_VARIABLE)

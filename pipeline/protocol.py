@@ -1,8 +1,8 @@
 """The wire types that the console and the agent share.
 
-Everything here is frozen and travels as JSON through msgspec. Times called ``at`` are wall-clock seconds since the epoch on
-the container; durations end in ``_s`` and are seconds; memory is bytes. A reader ignores keys it does not know, so a console
-and an agent of different releases understand each other as long as no key changes its meaning.
+Everything here is frozen and travels as JSON through msgspec. Times called ``at`` are wall-clock seconds since the
+epoch on the container; durations end in ``_s`` and are seconds; memory is bytes. A reader ignores keys it does not
+know, so a console and an agent of different releases understand each other as long as no key changes its meaning.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Readiness:
-    """How a model server proves that it is the planned one and answers. Walked in order by ``pipeline.serve.ladder``."""
+    """How a model server proves that it is the planned one and answers; ``pipeline.serve.ladder`` climbs it."""
 
     url: str  # http://127.0.0.1:30000
     model_path: str  # must equal /model_info's
@@ -91,7 +91,7 @@ class Readiness:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job of the plan. ``argv`` is a list, never a shell string; ``{release}`` in it is the job's release folder."""
+    """One job of the plan. ``argv`` is never a shell string; ``{release}`` in it is the job's release folder."""
 
     name: str  # "prep:B5", "serve:baseline", "generate"
     stage: str  # "prep", "serve", "generate", "merge", …
@@ -132,7 +132,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ApplyRequest:
-    """Body of ``PUT /v1/plan``. Without ``dry_run``, every job that would discard records must be named in ``confirm``."""
+    """Body of ``PUT /v1/plan``. Every job that would discard records must be named in ``confirm``."""
 
     plan: Plan
     by: str
