@@ -1,0 +1,108 @@
+"""``python -m pipeline.prep``: one dataset to records the target's tokens are in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipeline import tokens
+from pipeline.prep.settings import SHAPES, Settings
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.prep",
+        description="Turn one dataset into tokenized records: prompts to be answered by the target, or samples that "
+        "already hold its answers. Every row that is read is kept or dropped for a reason that is counted.",
+    )
+    add = parser.add_argument
+    add("--dataset", required=True, metavar="NAME", help="the dataset's name in the run, e.g. B5")
+    add("--kind", required=True, choices=("answers", "prompts"), help="holds the target's own answers, or prompts only")
+    add("--source", required=True, metavar="ID_OR_PATH", help="a file or folder (JSONL, JSON, Parquet), or a hub id")
+    add("--config", metavar="C", help="the hub dataset's configuration")
+    add("--split", metavar="S", help="its split; of a local folder: the files that have it in their names")
+    add("--revision", metavar="R", help="its commit, tag or branch")
+    add("--shape", default="auto", choices=("auto", *SHAPES), help="how a row holds its conversation (default: %(default)s)")
+    add("--take", type=_positive, metavar="N", help="keep N rows, drawn at random; default: all")
+    add("--seed", type=int, default=0, metavar="N", help="of the draw (default: %(default)s)")
+    add(
+        "--train-turns",
+        default="assistant",
+        choices=("assistant", "all-but-system"),
+        help="which turns of an answers set the loss covers (default: %(default)s)",
+    )
+    add("--group", metavar="FIELD", help="rows with the same value of FIELD are held out together")
+    add("--heldout-share", type=_share, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
+    add("--min-kept-share", type=_share, default=0.0, metavar="X", help="fail when a smaller share of the rows is usable")
+    add("--target", required=True, metavar="MODEL", help="folder or hub id of the target, for its tokenizer")
+    add("--target-revision", metavar="R", help="its commit, tag or branch")
+    add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
+    add("--template-json", type=_variables, default={}, metavar="JSON", help="variables of the chat template")
+    add("--context-length", type=_positive, required=True, metavar="N", help="the target's context, in tokens")
+    add("--max-new-tokens", type=_positive, default=None, metavar="N", help="an answer's budget; needed for prompts")
+    add("--partition", default="short", metavar="NAME", help="which partition answers the prompts (default: %(default)s)")
+    add("--out", required=True, type=Path, metavar="DIR", help="gets records.jsonl and manifest.json")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: it ran and the set is unusable."""
+    parser = build_parser()
+    arguments = vars(parser.parse_args(argv))
+    if arguments["kind"] == "prompts":
+        if arguments["max_new_tokens"] is None:
+            parser.error("--kind prompts needs --max-new-tokens: the answer's share of the context")
+        if arguments["max_new_tokens"] >= arguments["context_length"]:
+            parser.error(
+                f"--max-new-tokens {arguments['max_new_tokens']} leaves no room for a prompt in "
+                f"--context-length {arguments['context_length']}"
+            )
+    from pipeline.prep.stage import run
+
+    return run(Settings(**arguments))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, less than 1")
+    return value
+
+
+def _variables(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError('not a JSON object; write e.g. {"thinking": true}')
+    return value
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
+    tokens.hide_torch()
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of the download libraries can abort the interpreter while it ends, after all work is done and synced.
+    os._exit(code)
