@@ -1,0 +1,155 @@
+"""Where a process stands among the cgroups, and what they say of memory. Version 1 and 2; whatever is absent is None."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 where there is no limit
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """A cgroup folder, and the mount point above which nothing of it can be seen."""
+
+    version: int
+    folder: Path
+    top: Path
+
+    def upwards(self) -> Iterator[Path]:
+        """This folder and those above it, up to the mount point."""
+        folder = self.folder
+        while True:
+            yield folder
+            if folder == self.top or folder == folder.parent:
+                return
+            folder = folder.parent
+
+
+@dataclass(frozen=True)
+class Level:
+    """Memory of one cgroup that has a limit, in bytes. ``used`` leaves out what the kernel gives back on demand."""
+
+    limit: int
+    used: int
+
+
+def find(controller: str, pid: int | None = None) -> Cgroup | None:
+    """The cgroup that counts ``controller`` for a process (None: this one); None where no such hierarchy is mounted."""
+    membership = _text(Path(f"/proc/{pid or 'self'}/cgroup"))
+    mounts = _text(Path("/proc/self/mountinfo"))
+    return locate(controller, membership, mounts)
+
+
+def locate(controller: str, membership: str, mounts: str) -> Cgroup | None:
+    """The same, from the texts of /proc/PID/cgroup and /proc/self/mountinfo. Version 1 wins where it has the controller."""
+    unified = None
+    for line in membership.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            mount = _mount(mounts, "cgroup", controller)
+            return _join(1, mount, path) if mount else None
+        if number == "0" and not controllers:
+            unified = path
+    mount = _mount(mounts, "cgroup2", None)
+    return _join(2, mount, unified) if mount and unified is not None else None
+
+
+def memory_levels(group: Cgroup) -> tuple[Level, ...]:
+    """Every level from the process up that has a memory limit, with its use."""
+    read = _level_v1 if group.version == 1 else _level_v2
+    return tuple(level for folder in group.upwards() if (level := read(folder)) is not None)
+
+
+def oom_kills(group: Cgroup) -> int | None:
+    """How many processes of this cgroup the kernel has killed for memory; None where it does not count."""
+    name = "memory.oom_control" if group.version == 1 else "memory.events"
+    return table(group.folder / name).get("oom_kill")
+
+
+def cpu_quota(group: Cgroup) -> float | None:
+    """Cores' worth of time the process may use, by the tightest quota above it; None without one."""
+    found = []
+    for folder in group.upwards():
+        if group.version == 2:
+            quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+        else:
+            quota = _text(folder / "cpu.cfs_quota_us").strip()
+            period = _text(folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit() and int(period):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def pressure(path: Path) -> float | None:
+    """Per cent of the last 10 s in which something waited ("some avg10"); None where the kernel does not measure it."""
+    match = re.search(r"^some avg10=([\d.]+)", _text(path), re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def number(path: Path) -> int | None:
+    """The one number a file holds; None if it is absent or says "max"."""
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def table(path: Path) -> dict[str, int]:
+    """A file of "name number" lines; empty if absent."""
+    found = {}
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            found[name] = int(value)
+    return found
+
+
+def _level_v1(folder: Path) -> Level | None:
+    limit, usage = number(folder / "memory.limit_in_bytes"), number(folder / "memory.usage_in_bytes")
+    if limit is None or usage is None or limit >= _UNLIMITED:
+        return None
+    stat = table(folder / "memory.stat")
+    reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", 0)) + stat.get("slab_reclaimable", 0)
+    return Level(limit, max(0, usage - reclaimable))
+
+
+def _level_v2(folder: Path) -> Level | None:
+    # Above memory.high the kernel slows a job down to a crawl: for admission it is a limit as much as memory.max.
+    limits = [limit for name in ("memory.max", "memory.high") if (limit := number(folder / name)) is not None]
+    usage = number(folder / "memory.current")
+    if not limits or usage is None:
+        return None
+    stat = table(folder / "memory.stat")
+    return Level(min(limits), max(0, usage - stat.get("inactive_file", 0) - stat.get("slab_reclaimable", 0)))
+
+
+def _mount(mounts: str, kind: str, controller: str | None) -> tuple[str, Path] | None:
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, described = left.split(), right.split()
+        if len(fields) < 5 or len(described) < 3 or described[0] != kind:
+            continue
+        if controller is None or controller in described[2].split(","):
+            return _unescape(fields[3]), Path(_unescape(fields[4]))
+    return None
+
+
+def _join(version: int, mount: tuple[str, Path], path: str) -> Cgroup:
+    root, top = mount
+    inside = path.removeprefix(root.rstrip("/")) if (path + "/").startswith(root.rstrip("/") + "/") else ""
+    folder = top / inside.lstrip("/")
+    # With another cgroup namespace the path may point outside of what is mounted here: then the mount is the container's.
+    return Cgroup(version, folder if ".." not in folder.parts and folder.is_dir() else top, top)
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

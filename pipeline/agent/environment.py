@@ -1,0 +1,219 @@
+"""A job's environment and its secrets.
+
+An SSH session does not have the image's ENV. A job's variables are those of pid 1 where they can be read, else the login
+shell's, then the job's own. A secret is a name in the config; its value is read here, when the job starts, from a file that
+only its owner can read, else from pid 1's environment. Values are never logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import pwd
+import re
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pipeline.agent.paths import runtime_path
+from pipeline.progress import PROGRESS_VARIABLE
+from pipeline.protocol import JobSpec
+
+MASKED: Final = "***"
+LOGIN_WAIT_S: Final = 5.0
+
+_SESSION: Final = ("HOME", "USER", "LOGNAME", "SHELL")
+_VOLATILE: Final = re.compile(
+    r"SSH_.*|XDG_.*|DBUS_.*|DISPLAY|TERM|TMUX.*|STY|OLDPWD|PWD|SHLVL|_|LS_COLORS|DRAFTDECK_.*"
+)
+"""Variables of one login, which a job must not depend on."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TELLING: Final = re.compile(r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|_KEY$|_PAT$")
+_MARK: Final = "draftdeck-environment"
+
+_log = logging.getLogger(__name__)
+
+
+class MissingSecret(Exception):
+    """A job names a secret that has no value here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"secret {name} is not set here: draftdeck secret set {name}")
+
+
+class SecretRefused(Exception):
+    """A secret's file could be read or written by others."""
+
+
+def job_environment(
+    spec: JobSpec, *, release_dir: str | Path, attempt_dir: str | Path, runtime: str | Path | None = None
+) -> dict[str, str]:
+    """Everything a job starts with, secret values included. Raises MissingSecret or SecretRefused.
+
+    The attempt's folder is ``<workdir>/jobs/<job>/<attempt>``, which tells the runtime directory unless it is given.
+    """
+    folder = Path(attempt_dir)
+    if runtime is None:
+        runtime = runtime_path(folder.parents[2])
+    first = first_process_environment() or {}
+    env = {**base_environment(first), **spec.env}
+    inherited = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = os.pathsep.join([str(release_dir), *([inherited] if inherited else [])])
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.setdefault("PYTHONFAULTHANDLER", "1")
+    env[PROGRESS_VARIABLE] = str(folder / "progress.jsonl")
+    for name in spec.secrets:
+        value = read_secret(runtime, name)
+        value = first.get(name) if value is None else value
+        if value is None:
+            raise MissingSecret(name)
+        env[name] = value
+    return env
+
+
+def base_environment(first: Mapping[str, str]) -> dict[str, str]:
+    """The variables of pid 1 over those of the login; who and where the user is comes from the login."""
+    login = {**_kept(os.environ), **_kept(login_environment())}
+    env = {**login, **_kept(first)}
+    env.update({name: login[name] for name in _SESSION if name in login})
+    env["PATH"] = _joined(first.get("PATH"), login.get("PATH"), os.environ.get("PATH")) or os.defpath
+    return env
+
+
+def first_process_environment() -> dict[str, str] | None:
+    """The environment pid 1 was started with: in a container, the image's. None where it cannot be read."""
+    try:
+        data = Path("/proc/1/environ").read_bytes()
+    except OSError:
+        _say_once("the environment of pid 1 cannot be read: jobs get the login shell's")
+        return None
+    return parse_environment(data)
+
+
+@functools.cache
+def login_environment() -> Mapping[str, str]:
+    """What the user's login shell sets; read once, empty if it does not answer. The first call may take seconds."""
+    shell = os.environ.get("SHELL") or _password_entry().pw_shell or "/bin/sh"
+    command = f"echo {_MARK}; exec env -0"
+    try:
+        done = subprocess.run(
+            [shell, "-l", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_WAIT_S,
+            start_new_session=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        _say_once(f"the login shell {shell} does not tell its environment: {type(error).__name__}")
+        return {}
+    return parse_environment(done.stdout.rpartition(f"{_MARK}\n".encode())[2])
+
+
+def parse_environment(data: bytes) -> dict[str, str]:
+    """NUL-separated NAME=value pairs; what is not text, or not a pair, is left out."""
+    found = {}
+    for pair in data.split(b"\0"):
+        with contextlib.suppress(UnicodeDecodeError):
+            name, equals, value = pair.decode().partition("=")
+            if equals and name:
+                found[name] = value
+    return found
+
+
+def mask(env: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+    """The environment as it may be shown: no value of a secret, nor of what is named like one."""
+    named = frozenset(secrets)
+    values = sorted((env[name] for name in named if env.get(name)), key=len, reverse=True)
+    shown = {}
+    for name, value in env.items():
+        if name in named or _TELLING.search(name):
+            shown[name] = MASKED
+            continue
+        for secret in values:
+            if len(secret) >= 4:
+                value = value.replace(secret, MASKED)
+        shown[name] = re.sub(r"(?<=://)[^/@\s]+(?=@)", MASKED, value)
+    return shown
+
+
+# --- Secrets --------------------------------------------------------------------------------------------------------
+
+
+def write_secret(runtime_dir: str | Path, name: str, value: str) -> None:
+    """Store a secret's value: a file of mode 0600 in a folder of mode 0700."""
+    _check_name(name)
+    if not value or "\0" in value:
+        raise ValueError(f"secret {name}: its value is empty or holds a NUL")
+    folder = Path(runtime_dir) / "secrets"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder, stat.S_ISDIR, 0o700)
+    temporary = folder / f".{name}.{os.getpid()}"
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(value)
+            file.flush()
+            os.fsync(handle)
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_secret(runtime_dir: str | Path, name: str) -> str | None:
+    """A stored secret's value, None if there is none. SecretRefused if others can reach it."""
+    _check_name(name)
+    path = Path(runtime_dir) / "secrets" / name
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SecretRefused(f"{path}: {error.strerror}; set it anew: draftdeck secret set {name}") from error
+    with open(handle, encoding="utf-8", closefd=True) as file:  # noqa: PTH123
+        _check(os.fstat(handle), path, stat.S_ISREG, 0o600)
+        return file.read()
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a variable's name: letters, digits and _ only")
+
+
+def _check_private(path: Path, kind: object, mode: int) -> None:
+    _check(path.lstat(), path, kind, mode)
+
+
+def _check(found: os.stat_result, path: Path, kind: object, mode: int) -> None:
+    assert callable(kind)
+    if not kind(found.st_mode):
+        raise SecretRefused(f"{path} is not what it should be; remove it")
+    if found.st_uid != os.getuid():
+        raise SecretRefused(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise SecretRefused(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod {mode:o} {path}")
+
+
+# --- Helpers --------------------------------------------------------------------------------------------------------
+
+
+def _password_entry() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:  # a container may run under a number that has no name
+        return pwd.struct_passwd(("", "", os.getuid(), os.getgid(), "", "/", "/bin/sh"))
+
+
+def _kept(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not _VOLATILE.fullmatch(name)}
+
+
+def _joined(*paths: str | None) -> str:
+    folders = [folder for path in paths if path for folder in path.split(os.pathsep) if folder]
+    return os.pathsep.join(dict.fromkeys(folders))
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    _log.info("%s", text)

@@ -1,0 +1,194 @@
+"""The container's own state: memory against its limit, pressure, OOM kills, CPU, disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from pipeline.agent import cgroups
+from pipeline.protocol import GpuSample, HostSample
+
+DISK_WAIT_S: Final = 0.05
+"""How long a sample waits for statvfs; a healthy mount answers in microseconds."""
+
+_log = logging.getLogger(__name__)
+
+
+class HostSampler:
+    """Samples the host. What cannot be read is a remark in the sample, and is logged once."""
+
+    def __init__(self, workdir: Path) -> None:
+        self._disk = _Disk(workdir)
+        self._logged: set[str] = set()
+        self._remarks: list[str] = []
+        self._cpus, self._quota = _cpus()
+        self._cpu_before = self._cpu_now()
+        self._cpu_percent = 0.0
+
+    def sample(self, gpus: tuple[GpuSample, ...] = (), remarks: tuple[str, ...] = ()) -> HostSample:
+        """One look, in a few milliseconds whatever hangs. ``gpus`` and ``remarks`` are passed through."""
+        self._remarks = list(remarks)
+        limit, used, source = self._memory()
+        disk_free, disk_total = self._disk_space()
+        some = self._memory_some()
+        if some is None:
+            self._remark("memory pressure is not measured here (no PSI)")
+        oom_kills = oom_kill_count()
+        if oom_kills is None:
+            self._remark("OOM kills are not counted here: no memory cgroup")
+        sample = HostSample(
+            at=time.time(),
+            cpus=self._cpus,
+            cpu_percent=self._cpu(),
+            memory_used=used,
+            memory_limit=limit,
+            memory_source=source,
+            memory_some=some,
+            oom_kills=oom_kills,
+            disk_free=disk_free,
+            disk_total=disk_total,
+            gpus=gpus,
+            remarks=tuple(self._remarks),
+        )
+        for text in self._remarks:
+            if text not in self._logged:
+                self._logged.add(text)
+                _log.info("%s", text)
+        return sample
+
+    def _remark(self, text: str) -> None:
+        self._remarks.append(text)
+
+    def _memory(self) -> tuple[int, int, str]:
+        """Limit, use and their source: the level with the least left, among the cgroups and the machine."""
+        total, available = machine_memory()
+        group = cgroups.find("memory")
+        levels = [level for level in cgroups.memory_levels(group) if level.limit < total] if group else []
+        machine = cgroups.Level(total, total - available)
+        if group is None or not levels:
+            return machine.limit, machine.used, "MemAvailable"
+        level = min(levels, key=lambda level: level.limit - level.used)
+        # Others on the machine may leave less than the limit promises; a margin keeps two near figures from alternating.
+        if available < level.limit - level.used - level.limit // 50:
+            self._remark("the machine has less memory available than the container's limit leaves")
+            return machine.limit, machine.used, "MemAvailable"
+        return level.limit, level.used, f"cgroup v{group.version}"
+
+    def _memory_some(self) -> float | None:
+        group = cgroups.find("memory")
+        if group is not None and group.version == 2:
+            own = cgroups.pressure(group.folder / "memory.pressure")
+            if own is not None:
+                return own
+        return cgroups.pressure(Path("/proc/pressure/memory"))
+
+    def _disk_space(self) -> tuple[int | None, int | None]:
+        space, trouble = self._disk.look()
+        if trouble:
+            self._remark(trouble)
+        return space or (None, None)
+
+    def _cpu_now(self) -> tuple[float, float]:
+        """Seconds of CPU time used, and seconds that there were, both since some fixed moment."""
+        if self._quota is not None:
+            used = _cgroup_cpu_s()
+            if used is not None:
+                return used, time.monotonic() * self._quota
+        busy, total = machine_cpu()
+        return busy, total
+
+    def _cpu(self) -> float:
+        used, passed = self._cpu_now()
+        used_before, passed_before = self._cpu_before
+        if passed - passed_before >= 0.05:  # closer together, the kernel's ticks are all noise
+            self._cpu_percent = min(100.0, max(0.0, 100 * (used - used_before) / (passed - passed_before)))
+            self._cpu_before = used, passed
+        return self._cpu_percent
+
+
+def oom_kill_count(pid: int | None = None) -> int | None:
+    """OOM kills counted for the memory cgroup of a process (None: this one); the machine's count where there is no cgroup.
+
+    Only a difference of two of these is evidence. None: nothing counts here, or the process is gone.
+    """
+    group = cgroups.find("memory", pid)
+    count = cgroups.oom_kills(group) if group is not None else None
+    if count is None and (pid is None or Path(f"/proc/{pid}").exists()):
+        count = cgroups.table(Path("/proc/vmstat")).get("oom_kill")
+    return count
+
+
+def machine_memory() -> tuple[int, int]:
+    """MemTotal and MemAvailable, in bytes."""
+    found = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            found[name] = int(value.split()[0]) * 1024
+    return found["MemTotal"], found["MemAvailable"]
+
+
+def machine_cpu() -> tuple[float, float]:
+    """Busy and total CPU seconds of all cores since boot. Waiting for a disk is not busy."""
+    with Path("/proc/stat").open() as file:
+        ticks = [int(field) for field in file.readline().split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    hertz = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - idle) / hertz, sum(ticks) / hertz
+
+
+def _cpus() -> tuple[int, float | None]:
+    """Cores this container may use, and its quota of CPU time in cores where it has one."""
+    cores = len(os.sched_getaffinity(0))
+    group = cgroups.find("cpu")
+    quota = cgroups.cpu_quota(group) if group is not None else None
+    if quota is None or quota >= cores:
+        return cores, None
+    return max(1, math.ceil(quota)), quota
+
+
+def _cgroup_cpu_s() -> float | None:
+    group = cgroups.find("cpuacct") or cgroups.find("cpu")
+    if group is None:
+        return None
+    if group.version == 1:
+        nanoseconds = cgroups.number(group.folder / "cpuacct.usage")
+        return None if nanoseconds is None else nanoseconds / 1e9
+    microseconds = cgroups.table(group.folder / "cpu.stat").get("usage_usec")
+    return None if microseconds is None else microseconds / 1e6
+
+
+class _Disk:
+    """statvfs in a thread: a mount that hangs costs one short wait, then a remark until it answers again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread: threading.Thread | None = None
+        self._since = 0.0
+        self._answer: tuple[int, int] | None = None
+        self._trouble = ""
+
+    def look(self) -> tuple[tuple[int, int] | None, str]:
+        """Free and total bytes, or why they are not known."""
+        if self._thread is None or not self._thread.is_alive():
+            self._since = time.monotonic()
+            self._thread = threading.Thread(target=self._ask, name="statvfs", daemon=True)
+            self._thread.start()
+            self._thread.join(DISK_WAIT_S)
+        if self._thread.is_alive():
+            hung = time.monotonic() - self._since
+            return (self._answer, "") if hung < 5 else (None, "the disk of the work directory does not answer")
+        return self._answer, self._trouble
+
+    def _ask(self) -> None:
+        try:
+            found = os.statvfs(self._path)
+        except OSError as error:
+            self._answer, self._trouble = None, f"the disk of {self._path} cannot be read: {error.strerror}"
+        else:
+            self._answer, self._trouble = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize), ""
