@@ -1,7 +1,8 @@
-"""Where a process stands among the cgroups, and what they say of memory. Version 1 and 2; whatever is absent is None."""
+"""Where a process stands among the cgroups (version 1 or 2), and what they say of memory and CPU."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,12 +40,11 @@ class Level:
 def find(controller: str, pid: int | None = None) -> Cgroup | None:
     """The cgroup that counts ``controller`` for a process (None: this one); None where no such hierarchy is mounted."""
     membership = _text(Path(f"/proc/{pid or 'self'}/cgroup"))
-    mounts = _text(Path("/proc/self/mountinfo"))
-    return locate(controller, membership, mounts)
+    return locate(controller, membership, _mounts())
 
 
 def locate(controller: str, membership: str, mounts: str) -> Cgroup | None:
-    """The same, from the texts of /proc/PID/cgroup and /proc/self/mountinfo. Version 1 wins where it has the controller."""
+    """The same, from the texts of /proc/PID/cgroup and /proc/self/mountinfo."""
     unified = None
     for line in membership.splitlines():
         number, _, rest = line.partition(":")
@@ -125,6 +125,11 @@ def _level_v2(folder: Path) -> Level | None:
     return Level(min(limits), max(0, usage - stat.get("inactive_file", 0) - stat.get("slab_reclaimable", 0)))
 
 
+@functools.cache
+def _mounts() -> str:
+    return _text(Path("/proc/self/mountinfo"))  # hundreds of lines, and a container's mounts stay as they are
+
+
 def _mount(mounts: str, kind: str, controller: str | None) -> tuple[str, Path] | None:
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
@@ -140,7 +145,7 @@ def _join(version: int, mount: tuple[str, Path], path: str) -> Cgroup:
     root, top = mount
     inside = path.removeprefix(root.rstrip("/")) if (path + "/").startswith(root.rstrip("/") + "/") else ""
     folder = top / inside.lstrip("/")
-    # With another cgroup namespace the path may point outside of what is mounted here: then the mount is the container's.
+    # In another cgroup namespace the path may lie outside of what is mounted here: then the mount is the container's.
     return Cgroup(version, folder if ".." not in folder.parts and folder.is_dir() else top, top)
 
 

@@ -1,7 +1,7 @@
 """What ended an attempt, on what evidence, and what to do. Pure: everything it knows is in ``Evidence``.
 
-A table of causes, one small function each, asked in order; the first that recognises the evidence answers. A signal is a
-fact, not a cause: exit code 137 alone proves nothing, and SGLang's launcher kills itself with SIGKILL when a child dies.
+A table of causes, one small function each, asked in order; the first that recognises the evidence answers. A signal is
+a fact, not a cause: code 137 proves nothing, and SGLang's launcher kills itself with SIGKILL when a child dies.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.agent.admission import in_words
-from pipeline.agent.log_causes import Cause, LogEnd, Traceback, cause_in, read_log_end
+from pipeline.agent.log_causes import Cause, LogEnd, cause_in, read_log_end
 from pipeline.agent.logs import plain
 from pipeline.protocol import Diagnosis, JobSample, JobSpec, JobState, Progress, Result
 
 REASON_LIMIT: Final = 120
+FACT_LIMIT: Final = 300
 STAGES_WITH_RESULT: Final = frozenset({"prep", "generate", "merge"})
 """Stages that end with a result line; without one they did not end as they should, whatever their exit code."""
-
 EMPTY_CODE: Final = 3
 """Exit code of a stage that made no records."""
 
@@ -53,15 +53,9 @@ Rule = Callable[[Evidence, LogEnd], Verdict | None]
 def diagnose(evidence: Evidence) -> Verdict:
     """The final state, the reason in words (short, for a table cell), and the diagnosis; None where all went well."""
     log = read_log_end(evidence.log_tail)
-    for rule in RULES:
-        if (verdict := rule(evidence, log)) is not None:
-            state, reason, diagnosis = verdict
-            return state, _short(reason), diagnosis
-    return _verdict(JobState.FAILED, "unknown", f"{ending(evidence)}, cause unknown", _facts(evidence, log), _LOOK)
-
-
-_LOOK: Final = "read the end of its log; restart it to see whether it happens again"
-_RESUME: Final = "restart it: what is done is kept"
+    verdicts = (rule(evidence, log) for rule in RULES)
+    state, reason, diagnosis = next(verdict for verdict in verdicts if verdict is not None)
+    return state, _line(reason, REASON_LIMIT), diagnosis
 
 
 def ending(evidence: Evidence) -> str:
@@ -71,12 +65,11 @@ def ending(evidence: Evidence) -> str:
     if evidence.exit_code is None:
         return "its end was not seen"
     if evidence.exit_code > 128:
-        name = _signal_name(evidence.exit_code - 128)
-        return f"exit code {evidence.exit_code} ({name} of a child, if a shell says so)"
+        return f"exit code {evidence.exit_code}: as a shell says {_signal_name(evidence.exit_code - 128)}"
     return f"exit code {evidence.exit_code}"
 
 
-# --- Rules, in order ------------------------------------------------------------------------------------------------
+# --- It was whole, or asked for, or not seen ------------------------------------------------------------------------
 
 
 def _complete(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -87,22 +80,21 @@ def _complete(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if evidence.exit_code == 0:
         return JobState.DONE, result.message, None
     if _died_of(evidence, signals.SIGABRT) and log.find("<no Python frame>"):
-        reason = f"{result.message} (aborted at exit, output complete)"
         facts = (ending(evidence), "<no Python frame>", f"result: {result.records:,} records")
         advice = "nothing to do: its output was complete before the interpreter aborted"
-        return JobState.DONE, reason, Diagnosis("abort-at-exit", _line(reason), facts, advice)
+        remark = f"{result.message} (aborted at exit, output complete)"
+        return _verdict(JobState.DONE, "abort-at-exit", remark, facts, advice)
     return None
 
 
-def _stopped(evidence: Evidence, log: LogEnd) -> Verdict | None:
+def _stopped(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.stopped_by:
         return None
-    return _verdict(
-        JobState.STOPPED, "operator", f"stopped by {evidence.stopped_by}", (ending(evidence),), "start it again when it is wanted"
-    )  # fmt: skip
+    reason = f"stopped by {evidence.stopped_by}"
+    return _verdict(JobState.STOPPED, "operator", reason, (ending(evidence),), "start it again when it is wanted")
 
 
-def _container_restarted(evidence: Evidence, log: LogEnd) -> Verdict | None:
+def _container_restarted(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.container_restarted:
         return None
     facts = ("the container's identity changed while it ran", *_last_memory(evidence), *_reported(evidence))
@@ -112,73 +104,74 @@ def _container_restarted(evidence: Evidence, log: LogEnd) -> Verdict | None:
 def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.shim_lost:
         return None
-    facts = ("no exit record: the process that watched it died first", *_last_memory(evidence), *_reported(evidence))
-    return _verdict(JobState.LOST, "lost", "its end was not seen", (*facts, *_last_words(log)), _RESUME)
+    facts = ("no exit record: the process that watched it died first", *_facts(evidence, log)[1:])
+    return _verdict(JobState.LOST, "lost", "its end was not seen", facts, _RESUME)
 
 
-def _not_executed(evidence: Evidence, log: LogEnd) -> Verdict | None:
+def _not_executed(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.error:
         return None
-    advice = "check the program's path and the Python in the config"
-    return _verdict(JobState.FAILED, "not-started", evidence.error, (ending(evidence),), advice)
+    advice = "check the program's path, the Python and the work directory in the config"
+    return _failed("not-started", evidence.error, (ending(evidence),), advice)
 
 
-def _empty(evidence: Evidence, log: LogEnd) -> Verdict | None:
+def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     result = evidence.result
     if result is None or result.records > 0 or evidence.exit_code not in (0, EMPTY_CODE):
         return None
     dropped = [
-        f"{name}: {count} {why}"
+        f"{name}: {count:,} × {why}"
         for name, counts in result.datasets.items()
         for why, count in sorted(counts.dropped.items(), key=lambda item: -item[1])[:3]
     ]
-    advice = "its reason names what the rows hold and what was expected: correct the dataset's shape in the config"
-    return _verdict(
-        JobState.EMPTY, "empty", result.message or "no records", (ending(evidence), "0 records", *dropped), advice
-    )
+    advice = "its message names what the rows hold and what was expected: correct the dataset's entry in the config"
+    facts = (ending(evidence), "0 records", *dropped)
+    return _verdict(JobState.EMPTY, "empty", result.message or "no records", facts, advice)
 
 
 def _exit_zero(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if evidence.exit_code != 0:
         return None
     if evidence.spec.service:
-        return _child_of_server(evidence, log) or _verdict(
-            JobState.FAILED, "ended", "the service ended by itself (exit code 0)", _facts(evidence, log), _LOOK
-        )
+        reason = "the service ended by itself (exit code 0)"
+        return _child_of_server(evidence, log) or _failed("ended", reason, _facts(evidence, log), _LOOK)
     if evidence.spec.stage in STAGES_WITH_RESULT:
         advice = "it said success without saying what it made; read the end of its log"
-        return _verdict(JobState.FAILED, "no-result", "ended without a result", _facts(evidence, log), advice)
+        return _failed("no-result", "ended without a result", _facts(evidence, log), advice)
     return JobState.DONE, "", None
 
 
+# --- It died ---------------------------------------------------------------------------------------------------------
+
+
 def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    """The kernel's own count moved while the job died of SIGKILL, or while it says that a child of it did."""
+    """The kernel's own count moved while the job died of SIGKILL, or while its log says that a child did."""
     kills = _oom_kills(evidence)
-    if not kills:
+    if not kills or kills < 0:
         return None
     itself = _died_of(evidence, signals.SIGKILL)
     told = log.find(_KILLED_CHILD)
-    launcher = log.find(_SERVER_CHILD)  # a launcher that killed itself: then its child must have been killed for memory
-    if not (told or (itself and not (launcher and log.tracebacks))):
+    # A launcher that kills itself after a child's traceback died of that, whatever the kernel killed beside it.
+    if not told and (not itself or (log.find(_SERVER_CHILD) and log.tracebacks)):
         return None
-    counted = f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}"
-    facts = (counted, ending(evidence), *_last_memory(evidence), *((told[1].strip(),) if told else ()))
     memory = evidence.last_sample.memory if evidence.last_sample else None
     at = f" at {in_words(memory)}" if memory else ""
-    advice = "give it a higher memory need, so that it starts when that much is free; or start it with less beside it"
+    facts = (
+        f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}", ending(evidence), *_last_memory(evidence),
+        told[1] if told else "",
+    )  # fmt: skip
+    advice = "give it a higher memory need, so that it starts when that much is free, or run less beside it"
     if evidence.sigkills > kills:
         facts = (*facts, f"{evidence.sigkills} jobs died of SIGKILL meanwhile")
-        return _verdict(JobState.FAILED, "probable-oom", f"probably OOM-killed{at}", facts, advice)
-    return _verdict(
-        JobState.FAILED, "oom", f"OOM-killed{at}" if itself else f"a child was OOM-killed{at}", facts, advice
-    )
+        return _failed("probable-oom", f"probably OOM-killed{at}", facts, advice)
+    return _failed("oom", f"OOM-killed{at}" if itself and not told else f"a child was OOM-killed{at}", facts, advice)
 
 
 def _disk_full(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.enospc:
         return None
     advice = "free space (old attempts, hidden states, caches), then restart: it resumes"
-    return _verdict(JobState.FAILED, "disk-full", "disk full", _facts(evidence, log), advice)
+    return _failed("disk-full", "disk full", _facts(evidence, log), advice)
 
 
 def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -186,89 +179,92 @@ def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
     seen = log.find(_SERVER_CHILD)
     if seen is None:
         return None
-    hung = log.find(r"(?i)watchdog timeout")
+    hung = log.find(_HUNG)
     if hung is not None and hung[0] <= seen[0]:
-        advice = "it hung: look at the py-spy dump in its log; fewer requests at once, or a longer watchdog-timeout"
-        return _verdict(JobState.FAILED, "watchdog", "server hung: watchdog timeout", (hung[1], seen[1]), advice)
+        return _failed("watchdog", "server hung: watchdog timeout", (hung[1], seen[1], ending(evidence)), _UNHANG)
     root = log.tracebacks[0] if log.tracebacks else None
-    if root is not None and (cause := cause_in(log, root)):
-        return _from_log(evidence, cause, (seen[1],))
-    reason = f"a child of the server died: {root.error}" if root else "a child of the server died"
-    facts = (seen[1], *((root.place, root.error) if root else ()), ending(evidence), *_last_memory(evidence))
-    return _verdict(
-        JobState.FAILED, "server-child", reason, facts, "read the first traceback in its log; the rest follows from it"
-    )
+    if root is None:
+        facts = (seen[1], *_facts(evidence, log))
+        return _failed("server-child", "a child of the server died", facts, "read its log before that line")
+    if cause := cause_in(log, root):
+        return _from_log(evidence, cause, seen[1])
+    facts = (seen[1], root.place, root.error, ending(evidence), *_last_memory(evidence))
+    advice = "read the first traceback in its log; the rest follows from it"
+    return _failed("server-child", f"a child of the server died: {root.error}", facts, advice)
 
 
 def _watchdog(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    hung = log.find(r"(?i)watchdog timeout")
+    hung = log.find(_HUNG)
     if hung is None or not evidence.spec.service:
         return None
-    advice = "it hung: look at the py-spy dump in its log; fewer requests at once, or a longer watchdog-timeout"
-    return _verdict(JobState.FAILED, "watchdog", "server hung: watchdog timeout", (hung[1], ending(evidence)), advice)
+    return _failed("watchdog", "server hung: watchdog timeout", (hung[1], ending(evidence)), _UNHANG)
+
+
+def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
+    """Ended from outside: the last error in its log is not what ended it."""
+    number = next((each for each in (signals.SIGKILL, signals.SIGTERM) if _died_of(evidence, each)), None)
+    if number is None or (evidence.signal is None and log.tracebacks):
+        return None
+    kills = _oom_kills(evidence)
+    if kills is None:
+        counted = "OOM kills are not counted here"
+    else:
+        counted = f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}"
+    facts = (ending(evidence), counted, *_facts(evidence, log)[1:])
+    advice = "nobody asked for it here: look for another user, a time limit, or the host's own watchdog"
+    return _failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
 
 
 def _known_error(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    # Killed from outside, the log's last error is not what ended it.
-    if _died_of(evidence, signals.SIGKILL) or _died_of(evidence, signals.SIGTERM):
-        return None
     cause = cause_in(log)
-    return _from_log(evidence, cause, ()) if cause else None
+    return _from_log(evidence, cause) if cause else None
 
 
 def _usage(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if evidence.exit_code != 2 or not re.search(r"^[\w .:-]+: error: ", log.last):
         return None
-    reason = log.last.partition(": error: ")[2]
-    return _verdict(
-        JobState.FAILED, "usage", f"bad arguments: {reason}", (ending(evidence), log.last), "correct the config"
-    )
+    reason = f"bad arguments: {log.last.partition(': error: ')[2]}"
+    return _failed("usage", reason, (ending(evidence), log.last), "correct the config")
 
 
-def _fatal_python(evidence: Evidence, log: LogEnd) -> Verdict | None:
+def _crash(evidence: Evidence, log: LogEnd) -> Verdict | None:
     seen = log.find(r"^Fatal Python error: ")
     if seen is None or (evidence.signal is None and (evidence.exit_code or 0) < 128):
         return None
     frame = next((line.strip() for line in log.lines[seen[0] :] if line.startswith("  ")), "")
-    reason = f"crashed: {seen[1].removeprefix('Fatal Python error: ')}"
     advice = "a native library crashed; its frame is in the evidence. Try another version of it"
-    return _verdict(JobState.FAILED, "crash", reason, (ending(evidence), seen[1], frame), advice)
+    reason = f"crashed: {seen[1].removeprefix('Fatal Python error: ')}"
+    return _failed("crash", reason, (ending(evidence), seen[1], frame), advice)
 
 
 def _traceback(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    if not log.tracebacks or _died_of(evidence, signals.SIGKILL) or _died_of(evidence, signals.SIGTERM):
+    if not log.tracebacks:
         return None
-    last: Traceback = log.tracebacks[-1]
-    return _verdict(JobState.FAILED, "traceback", last.error, (last.place, last.error, ending(evidence)), _LOOK)
+    last = log.tracebacks[-1]
+    return _failed("traceback", last.error, (last.place, last.error, ending(evidence)), _LOOK)
 
 
-def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    if evidence.signal not in (signals.SIGKILL, signals.SIGTERM):
-        return None
-    name = _signal_name(evidence.signal)
-    kills = _oom_kills(evidence)
-    counted = (
-        "OOM kills are not counted here" if kills is None
-        else f"cgroup oom_kill stayed at {evidence.oom_after}" if kills <= 0
-        else f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}"
-    )  # fmt: skip
-    facts = (ending(evidence), counted, *_last_memory(evidence), *_reported(evidence), *_last_words(log))
-    advice = "nobody asked for it here: look for another user, a job time limit, or the host's own watchdog"
-    return _verdict(JobState.FAILED, name.lower(), f"{name}, sender unknown", facts, advice)
+def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
+    return _failed("unknown", f"{ending(evidence)}, cause unknown", _facts(evidence, log), _LOOK)
 
 
 RULES: Final[tuple[Rule, ...]] = (
     _complete, _stopped, _container_restarted, _shim_lost, _not_executed, _empty, _exit_zero, _oom, _disk_full,
-    _child_of_server, _watchdog, _known_error, _usage, _fatal_python, _traceback, _killed,
+    _child_of_server, _watchdog, _killed, _known_error, _usage, _crash, _traceback, _unknown,
 )  # fmt: skip
 
-_SERVER_CHILD: Final = r"SIGQUIT received|[Ss]ubprocess \S.* crashed with exit code|child process.* failed"
+_LOOK: Final = "read the end of its log; restart it to see whether it happens again"
+_RESUME: Final = "restart it: what is done is kept"
+_UNHANG: Final = "look at the stacks dumped in its log; fewer requests at once, or a longer watchdog-timeout"
+_HUNG: Final = r"(?i)watchdog timeout"
+_SERVER_CHILD: Final = r"SIGQUIT received|[Ss]ubprocess \S.* crashed with exit code"
 _KILLED_CHILD: Final = (
-    r"exit code:? -9\b|killed by signal: Killed|BrokenProcessPool|DataLoader worker .* (exited|killed)|Signal 9 \(SIGKILL\)|exitcode *: -9"
-)  # fmt: skip
+    r"exit ?code\W{1,3}-9\b|crashed with exit code -9\b|killed by signal: Killed|BrokenProcessPool|Signal 9 \(SIGKILL\)"
+    r"|terminated abruptly"
+)
 
 
-# --- Helpers --------------------------------------------------------------------------------------------------------
+# --- Helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _verdict(state: JobState, cause: str, reason: str, facts: tuple[str, ...], advice: str) -> Verdict:
@@ -276,12 +272,17 @@ def _verdict(state: JobState, cause: str, reason: str, facts: tuple[str, ...], a
     return state, reason, Diagnosis(cause, _line(reason), evidence, advice)
 
 
-def _from_log(evidence: Evidence, cause: Cause, more: tuple[str, ...]) -> Verdict:
-    return _verdict(JobState.FAILED, cause.key, cause.reason, (cause.seen, *more, ending(evidence)), cause.advice)
+def _failed(cause: str, reason: str, facts: tuple[str, ...], advice: str) -> Verdict:
+    return _verdict(JobState.FAILED, cause, reason, facts, advice)
+
+
+def _from_log(evidence: Evidence, cause: Cause, *more: str) -> Verdict:
+    return _failed(cause.key, cause.reason, (cause.seen, *more, ending(evidence)), cause.advice)
 
 
 def _facts(evidence: Evidence, log: LogEnd) -> tuple[str, ...]:
-    return (ending(evidence), *_last_memory(evidence), *_reported(evidence), *_last_words(log))
+    last = f"last line of its log: {log.last}" if log.last else ""
+    return (ending(evidence), *_last_memory(evidence), *_reported(evidence), last)
 
 
 def _oom_kills(evidence: Evidence) -> int | None:
@@ -307,24 +308,16 @@ def _last_memory(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _reported(evidence: Evidence) -> tuple[str, ...]:
-    if evidence.result is not None:
-        return (f"result: {evidence.result.records:,} records, {evidence.result.message}",)
-    if evidence.progress is not None:
-        progress = evidence.progress
+    result, progress = evidence.result, evidence.progress
+    if result is not None:
+        return (f"result: {result.records:,} records, {result.message}",)
+    if progress is not None:
         share = f" of {progress.total:,.0f}" if progress.total is not None else ""
         return (f"last progress: {progress.phase}, {progress.done:,.0f}{share} {progress.unit}",)
     return ()
 
 
-def _last_words(log: LogEnd) -> tuple[str, ...]:
-    return (f"last line of its log: {log.last}",) if log.last else ()
-
-
-def _line(text: str, limit: int = 300) -> str:
+def _line(text: str, limit: int = FACT_LIMIT) -> str:
     """One plain line of at most ``limit`` characters."""
     text = " ".join(plain(text).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _short(reason: str) -> str:
-    return _line(reason, REASON_LIMIT)

@@ -1,8 +1,8 @@
 """A job's environment and its secrets.
 
-An SSH session does not have the image's ENV. A job's variables are those of pid 1 where they can be read, else the login
-shell's, then the job's own. A secret is a name in the config; its value is read here, when the job starts, from a file that
-only its owner can read, else from pid 1's environment. Values are never logged.
+An SSH session does not have the image's ENV. A job's variables are those of pid 1 where they can be read, else the
+login shell's, then the job's own. A secret is a name in the config; its value is read here, when the job starts, from a
+file that only its owner can read, else from pid 1's environment. Values are never logged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MARK: Final = "draftdeck-environment"
 _log = logging.getLogger(__name__)
 
 
-class MissingSecret(Exception):
+class MissingSecret(Exception):  # noqa: N818 - a state of things that the operator ends
     """A job names a secret that has no value here."""
 
     def __init__(self, name: str) -> None:
@@ -46,7 +46,7 @@ class MissingSecret(Exception):
         super().__init__(f"secret {name} is not set here: draftdeck secret set {name}")
 
 
-class SecretRefused(Exception):
+class SecretRefused(Exception):  # noqa: N818
     """A secret's file could be read or written by others."""
 
 

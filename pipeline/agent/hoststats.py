@@ -73,7 +73,7 @@ class HostSampler:
         if group is None or not levels:
             return machine.limit, machine.used, "MemAvailable"
         level = min(levels, key=lambda level: level.limit - level.used)
-        # Others on the machine may leave less than the limit promises; a margin keeps two near figures from alternating.
+        # Others on the machine may leave less than the limit promises. The margin keeps near figures from alternating.
         if available < level.limit - level.used - level.limit // 50:
             self._remark("the machine has less memory available than the container's limit leaves")
             return machine.limit, machine.used, "MemAvailable"
@@ -112,7 +112,7 @@ class HostSampler:
 
 
 def oom_kill_count(pid: int | None = None) -> int | None:
-    """OOM kills counted for the memory cgroup of a process (None: this one); the machine's count where there is no cgroup.
+    """OOM kills counted for the memory cgroup of a process (None: this one), else for the whole machine.
 
     Only a difference of two of these is evidence. None: nothing counts here, or the process is gone.
     """

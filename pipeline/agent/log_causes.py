@@ -115,14 +115,12 @@ def _tracebacks(lines: tuple[str, ...]) -> list[Traceback]:
 
 
 def _says(pattern: str) -> Callable[[str], bool]:
-    return lambda text: re.search(pattern, text) is not None
+    return lambda text: bool(re.search(pattern, text))
 
 
 def _hub(pattern: str) -> Callable[[str], bool]:
     """A status of the hub, not one of a server of our own."""
-    return lambda text: (
-        re.search(pattern, text) is not None and re.search(r"huggingface|hf\.co|\bHub\b", text) is not None
-    )
+    return lambda text: bool(re.search(pattern, text) and re.search(r"huggingface|hf\.co|\bHub\b", text))
 
 
 _GATED: Final = (
@@ -133,7 +131,7 @@ _MISSING: Final = (
     r"RepositoryNotFoundError|RevisionNotFoundError|Repository Not Found|DatasetNotFoundError"
     r"|is not a valid model identifier|is not a valid git identifier|doesn't exist on the Hub|Couldn't find a dataset"
 )
-_TOKEN: Final = "accept its terms on the hub, then store a token: draftdeck secret set HF_TOKEN; or waive the job"
+_GET_ACCESS: Final = "accept its terms on the hub, then store a token: draftdeck secret set HF_TOKEN; or waive the job"
 
 _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
     (
@@ -171,12 +169,12 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         _says(r"(?i)address already in use|\bErrno 98\b|port \d+ is (already )?(in use|not available|occupied)"),
         "another server holds the port (ss -ltnp shows it): stop it, or give this one another port",
     ),
-    ("gated", "gated", _says(_GATED), _TOKEN),
+    ("gated", "gated", _says(_GATED), _GET_ACCESS),
     (
         "missing", "not found on the hub", _says(_MISSING),
         "check the id and revision in the config; a private one needs a token: draftdeck secret set HF_TOKEN",
     ),
-    ("gated", "no access", _hub(r"\b40[13]\b|Unauthorized|Forbidden|Invalid user token"), _TOKEN),
+    ("gated", "no access", _hub(r"\b40[13]\b|Unauthorized|Forbidden|Invalid user token"), _GET_ACCESS),
     (
         "missing", "not found on the hub", _hub(r"\b404\b|EntryNotFoundError"),
         "check the id, configuration, split and revision in the config",
@@ -189,8 +187,8 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
     (
         "network", "no network",
         _says(
-            r"Max retries exceeded|Name or service not known|Temporary failure in name resolution|Network is unreachable"
-            r"|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to|ConnectError|Connection refused"
+            r"Max retries exceeded|Name or service not known|Temporary failure in name resolution"
+            r"|Network is unreachable|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to|ConnectError|Connection refused"
             r"|ConnectionRefusedError|No route to host"
         ),
         "see that the container reaches that address (proxy variables, DNS), or that the server it asks is up",
@@ -212,13 +210,15 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
     ),
 )  # fmt: skip
 
+_REPOSITORY: Final = r"(?:huggingface\.co|hf\.co)/(?:api/)?(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
 _SUBJECTS: Final = {
     "module": r"No module named '?([\w.]+)|([\w.+-]+\.so[\w.]*): cannot open",
-    "gated": r"(?:Access to (?:model|dataset)|[Dd]ataset) '?([\w.-]+/[\w.-]+)|(?:huggingface\.co|hf\.co)/(?:api/)?(?:datasets/|models/)?([\w.-]+/[\w.-]+)",
-    "missing": r"[Dd]ataset '?([\w.-]+/[\w.-]+)|^(?:\w+: )?'?([\w./-]+)'? is not a local folder|(?:huggingface\.co|hf\.co)/(?:api/)?(?:datasets/|models/)?([\w.-]+/[\w.-]+)",
+    "gated": r"(?:model|[Dd]ataset) '?([\w.-]+/[\w.-]+)|" + _REPOSITORY,
+    "missing": r"[Dd]ataset '?([\w.-]+/[\w.-]+)|([\w./-]+)'? is not a local folder|" + _REPOSITORY,
     "port-in-use": r"address \('[^']*', (\d+)\)|[Pp]ort (\d+)|:(\d{2,5})\b",
     "cuda-oom": r"Tried to allocate ([\d.]+ [KMGT]i?B)",
-}  # fmt: skip
+}
+"""What an error is about, by the first group that matches."""
 
 
 def _match(text: str) -> Cause | None:

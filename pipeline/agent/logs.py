@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import os
 import re
@@ -9,7 +10,7 @@ import struct
 import time
 import unicodedata
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 PAGE_LIMIT: Final = 1 << 20
 BLOCK: Final = 1 << 20
@@ -54,19 +55,30 @@ class LogIndexer:
         self._size, self._next, self._failed = size, now + 1.0, False
 
     def _last_recorded(self) -> int:
-        records = _records(self._index_path)
-        return records[-1][1] if records else 0
+        try:
+            with self._index_path.open("rb") as file:
+                count = file.seek(0, os.SEEK_END) // _RECORD.size
+                return _record(file, count - 1)[1] if count else 0
+        except OSError:
+            return 0
 
 
 def time_at(index_path: Path, offset: int) -> float | None:
     """When the byte at ``offset`` of the log was there at the latest; None if the index does not reach so far."""
-    return next((at for at, size in _records(index_path) if size > offset), None)
+    try:
+        with index_path.open("rb") as file:
+            count = file.seek(0, os.SEEK_END) // _RECORD.size
+            position = bisect.bisect_right(range(count), offset, key=lambda number: _record(file, number)[1])
+            return _record(file, position)[0] if position < count else None
+    except FileNotFoundError:
+        return None
 
 
 def page(path: Path, offset: int, limit: int) -> tuple[int, int, bytes]:
-    """At most ``limit`` bytes from ``offset`` (negative: from the end): (offset of the first byte, size of the log, bytes).
+    """At most ``limit`` bytes from ``offset`` on: (offset of the first byte, size of the log, bytes).
 
-    What was cut from a log's front is a hole in its file, and is skipped: the offset that comes back says so.
+    A negative offset counts from the end. What was cut from a log's front is a hole in its file, and is skipped: the
+    offset that comes back says so.
     """
     try:
         with path.open("rb") as file:
@@ -82,49 +94,72 @@ def page(path: Path, offset: int, limit: int) -> tuple[int, int, bytes]:
 def search(path: Path, text: str, offset: int, limit: int, budget_bytes: int) -> tuple[tuple[int, ...], int]:
     """Offsets of the lines from ``offset`` on that hold ``text``, at most ``limit``, and where the search ended.
 
-    It reads about ``budget_bytes`` at most; an end before the log's size means: ask again from there. Text in lower case
-    matches capitals too.
+    It reads about ``budget_bytes``, at least 128 KiB; an end before the log's size means: ask again from there. Text in
+    lower case matches capitals too. ``offset`` is taken for the begin of a line.
     """
     if not text:
         raise ValueError("an empty text is in every line: search for something")
-    needle = text.encode()
-    fold = text == text.lower()
-    found: list[int] = []
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             at = _data_from(file.fileno(), max(0, offset), size)
-            stop = min(size, at + max(budget_bytes, 1))
+            stop = min(size, at + max(budget_bytes, 2 * LINE_KEPT))
             file.seek(at)
-            kept, line_at = b"", at  # the front of a line not yet whole, and where that line begins
-            while at < stop and (block := file.read(min(BLOCK, stop - at))):
+            scan = _Scan(text, at, limit)
+            while at < stop and not scan.full and (block := file.read(min(BLOCK, stop - at))):
                 at += len(block)
-                base, data = at - len(block) - len(kept), kept + block
-                # What follows the last newline is looked at when it is whole, at the end, or when it is too long to keep.
-                cut = data.rfind(b"\n") + 1
-                if at >= size or len(data) - cut > LINE_KEPT:
-                    cut = len(data)
-                hay = data[:cut].lower() if fold else data[:cut]
-                position = hay.find(needle)
-                while position >= 0:
-                    newline = hay.rfind(b"\n", 0, position) + 1
-                    begins = base + newline if newline else line_at
-                    if not found or found[-1] != begins:
-                        found.append(begins)
-                    ends = hay.find(b"\n", position)
-                    if len(found) >= limit:
-                        return tuple(found), base + (ends + 1 if ends >= 0 else cut)
-                    position = hay.find(needle, ends) if ends >= 0 else -1
-                newline = data.rfind(b"\n", 0, cut) + 1
-                if newline:
-                    line_at = base + newline
-                # Of a line too long to keep, as much stays as a match across the border may need.
-                kept = data[cut:] if cut < len(data) else data[max(newline, len(data) - len(needle) + 1) :]
-                if cut == len(data) == newline:
-                    kept = b""
+                scan.feed(block, last=at >= size)
+            return tuple(scan.found), scan.upto
     except FileNotFoundError:
         return (), 0
-    return tuple(found), at if at >= size or len(kept) < 1 else at - len(kept)
+
+
+class _Scan:
+    """Looks for a text in blocks of a log, each line once."""
+
+    def __init__(self, text: str, at: int, limit: int) -> None:
+        self.found: list[int] = []
+        self.upto = at
+        self._needle = text.encode()
+        self._fold = text == text.lower()
+        self._limit = limit
+        self._kept, self._kept_at = b"", at  # what the last block left to be looked at again
+        self._line_at = at  # where the line begins that _kept is part of
+
+    @property
+    def full(self) -> bool:
+        return len(self.found) >= self._limit
+
+    def feed(self, block: bytes, *, last: bool) -> None:
+        """Look at the lines that are whole now; at the rest too if it is the log's end or too long to be kept."""
+        data, base = self._kept + block, self._kept_at
+        cut = data.rfind(b"\n") + 1
+        if last or len(data) - cut > LINE_KEPT:
+            cut = len(data)
+        self.upto = base + self._look(data[:cut], base)
+        newline = data.rfind(b"\n", 0, cut) + 1
+        if newline:
+            self._line_at = base + newline
+        # Inside a line, as much is looked at again as a match across the border needs.
+        keep = max(newline, cut - len(self._needle) + 1) if newline < cut else cut
+        self._kept, self._kept_at = data[keep:], base + keep
+
+    def _look(self, data: bytes, base: int) -> int:
+        """Note the lines of ``data`` that match; how far it looked."""
+        hay = data.lower() if self._fold else data
+        position = hay.find(self._needle)
+        while position >= 0:
+            newline = hay.rfind(b"\n", 0, position) + 1
+            begins = base + newline if newline else self._line_at
+            if not self.found or self.found[-1] != begins:
+                self.found.append(begins)
+            ends = hay.find(b"\n", position)
+            if ends < 0:
+                break
+            if self.full:
+                return ends + 1
+            position = hay.find(self._needle, ends)
+        return len(data)
 
 
 def tail(path: Path, limit: int) -> bytes:
@@ -174,12 +209,10 @@ def _shown(char: str) -> str:
     return "" if kind in ("Cc", "Cf") else char
 
 
-def _records(index_path: Path) -> list[tuple[float, int]]:
-    try:
-        data = index_path.read_bytes()
-    except OSError:
-        return []
-    return [_RECORD.unpack_from(data, at) for at in range(0, len(data) - _RECORD.size + 1, _RECORD.size)]
+def _record(file: BinaryIO, number: int) -> tuple[float, int]:
+    file.seek(number * _RECORD.size)
+    at, size = _RECORD.unpack(file.read(_RECORD.size))
+    return at, size
 
 
 def _data_from(handle: int, offset: int, size: int) -> int:

@@ -17,14 +17,14 @@ TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _STATUS_FROM: Final = 32 << 20
-"""Shared memory is asked for only where file and shared pages together are at least so many bytes: it costs a read more."""
+"""Shared memory is asked for only where file and shared pages together are so many bytes: it costs another read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proc:
     """One process. Memory in bytes.
 
-    ``cpu_s`` counts children that were waited for as well, so that the sum over a tree does not fall when one of them ends.
+    ``cpu_s`` counts children that were waited for as well: the sum over a tree does not fall when one of them ends.
     ``shm`` is shared memory (tmpfs, System V, multiprocessing), which every process that maps it counts in full.
     """
 
@@ -92,11 +92,9 @@ def tree_use(procs: Iterable[Proc]) -> TreeUse:
 
 def snapshot() -> Table:
     """Read every process once. One that ends meanwhile is left out."""
-    found = []
-    for name in os.listdir(PROC):  # noqa: PTH208  (half the time of iterdir, and this runs every second)
-        if name.isdigit() and (proc := read_proc(int(name))) is not None:
-            found.append(proc)
-    return Table(found)
+    names = os.listdir(PROC)  # noqa: PTH208 - half the time of iterdir, and this runs every second
+    found = (read_proc(int(name)) for name in names if name.isdigit())
+    return Table(proc for proc in found if proc is not None)
 
 
 def read_proc(pid: int) -> Proc | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import statistics
@@ -68,7 +69,7 @@ class ProgressTail:
 
     @property
     def eta(self) -> Eta | None:
-        """The job's own estimate where it gives one, else what is left at the window's rate, with a 5 to 95 % interval."""
+        """The job's own estimate where it gives one, else what is left at the window's rate; 5 to 95 % interval."""
         progress = self.progress
         if progress is None or self.result is not None:
             return None
@@ -101,7 +102,7 @@ class ProgressTail:
         chosen = points[::step]
         rates = [
             (later - earlier) / (later_at - earlier_at)
-            for (earlier_at, earlier), (later_at, later) in zip(chosen, chosen[1:], strict=False)
+            for (earlier_at, earlier), (later_at, later) in itertools.pairwise(chosen)
             if later_at > earlier_at
         ]
         mean = statistics.fmean(rates) if rates else 0.0
@@ -161,6 +162,5 @@ class ProgressTail:
 def _advanced(old: Progress | None, new: Progress) -> bool:
     if old is None or old.phase != new.phase or old.done != new.done:
         return True
-    return any(
-        count.read != (old.datasets[name].read if name in old.datasets else 0) for name, count in new.datasets.items()
-    )
+    read = {name: count.read for name, count in old.datasets.items()}
+    return any(count.read != read.get(name, 0) for name, count in new.datasets.items())
