@@ -1,0 +1,218 @@
+"""What config.toml may hold, section by section: names, types, defaults, and what changing each key does.
+
+``content`` keys change what a job writes, ``run`` keys only how it runs, ``live`` keys take effect at once. Sizes are
+bytes, durations seconds. The sections of the later half (extract to bench) are in ``console.config.stages``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from console.config.fields import (
+    Amount,
+    ClassName,
+    Count,
+    Duration,
+    Filled,
+    FilledWord,
+    FlagName,
+    FlagValue,
+    Folder,
+    Key,
+    Name,
+    Port,
+    Positive,
+    Range,
+    SecretName,
+    Share,
+    Size,
+    Variable,
+    Word,
+    content,
+    live,
+    run,
+)
+from console.config.stages import Bench, Export, Extract, Policies, Resources, Train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    name: Name = run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """How the console reaches the container, and what it finds there."""
+
+    address: FilledWord = run()  # a host name, an address, or an alias of ssh_config
+    port: Port | None = run(None)  # None: ssh_config's, else 22
+    user: Word = run("")  # "": ssh_config's, else the operator's own
+    workdir: Folder = run()
+    python: FilledWord = run("python3")  # 3.11 or later, with what an SGLang image brings
+    known_hosts: str = run("~/.ssh/known_hosts")
+    identity_files: tuple[Filled, ...] = run(())  # empty: ssh_config's and the SSH agent's
+    ssh_config: str = run("~/.ssh/config")  # "": none is read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The model that a draft is trained for."""
+
+    model: FilledWord = content()  # hub id
+    revision: Word = content("")  # commit of the hub repository
+    path: Word = run("")  # folder in the container that holds this model; "": loaded from the hub by id
+    trust_remote_code: bool = run(False)
+    family: Literal["kimi_k25", "deepseek", "llama", "qwen", "other"] = content("other")
+    hidden_size: Count = content()
+    layers: Count = content()
+    vocab_size: Count = content()
+    context_length: Count = content()
+    template: dict[Key, Any] = content(factory=dict)  # arguments of the chat template
+    stop_ids: tuple[Amount, ...] = content(())  # token ids that end an answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """The draft model's shape. ``aux_layers`` are indices into Hugging Face hidden_states."""
+
+    architecture: ClassName = content("LlamaForCausalLMEagle3")
+    path: Word = content("")  # folder that export writes and serve:draft loads
+    aux_layers: tuple[Amount, ...] = content()
+    draft_vocab_size: Count = content()
+    intermediate_size: Count = content()
+    attention_heads: Count = content()
+    key_value_heads: Count = content()
+    head_dim: Count = content()
+    rms_norm_eps: Positive = content(1e-6)
+    rope_theta: Positive = content(10000.0)
+    rope_scaling: dict[Key, Any] = content(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What every job finds in its environment. Secrets are names only; values stay on the container."""
+
+    secrets: tuple[Variable, ...] = run(())
+    variables: dict[Variable, str] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One source. ``answers`` hold the target's own answers, ``prompts`` are put to the target."""
+
+    kind: Literal["answers", "prompts"] = content()
+    source: FilledWord = content()  # hub id, or a file or folder in the container
+    config: Word = content("")
+    split: Word = content("")
+    revision: Word = content("")
+    shape: Literal["auto", "messages", "conversations", "pair", "dialogue", "trajectory"] = content("auto")
+    take: Count | None = content(None)  # rows kept, drawn by seed; None: all
+    train_turns: Literal["assistant", "all-but-system"] = content("assistant")  # answers only
+    partition: str = content("")  # prompts only: a name of [generate.partitions]
+    group: Word = content("")  # field whose equal values stay on one side of the held-out split
+    memory: Size | None = run(None)  # None: [resources.prep]'s
+    needs: tuple[Filled, ...] = run(())  # more jobs that have to be done first, such as "prep:B1"
+    note: str = live("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prep:
+    seed: Amount = content(0)
+    heldout_share: Annotated[float, Range(0, 0.5)] = content(0.02)
+    min_kept_share: Share = run(0.0)  # a set that keeps less of what it read has failed
+    environment: dict[Variable, str] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The target without a draft: the server that answers the prompts."""
+
+    port: Port = run(30000)
+    flags: dict[FlagName, FlagValue] = run(factory=dict)  # beside or instead of [serve.flags]
+    needs: tuple[Filled, ...] = run(())  # jobs that have to be done before it loads, such as "prep:*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftServer:
+    """The target with the draft."""
+
+    port: Port = run(30001)
+    algorithm: Literal["EAGLE3", "EAGLE", "NEXTN", "STANDALONE"] = run("EAGLE3")
+    steps: Count = run(3)
+    topk: Count = run(1)
+    draft_tokens: Count = run(4)
+    flags: dict[FlagName, FlagValue] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """The model servers. ``flags`` go to the engine as they are; what has a key here is no flag."""
+
+    engine: Literal["sglang", "reference"] = run("sglang")
+    host: Filled = run("127.0.0.1")
+    python: Word = run("")  # "": the host's
+    load_timeout: Duration = run(3600.0)
+    request_timeout: Duration = run(30.0)
+    flags: dict[FlagName, FlagValue] = run(factory=dict)
+    environment: dict[Variable, str] = run(factory=dict)
+    baseline: Baseline = Baseline()
+    draft: DraftServer | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Prompts that are answered alike. ``top_k`` −1: off."""
+
+    concurrency: Count = run()
+    max_new_tokens: Count = content()
+    temperature: Annotated[float, Range(0, 10)] = content()
+    top_p: Annotated[float, Range(0, 1, above=True)] = content(1.0)
+    top_k: Annotated[int, Range(-1, 10**9)] = content(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    servers: tuple[Filled, ...] = run(("baseline",))  # "baseline", or the URL of a server that runs elsewhere
+    pilot: Amount = run(100)  # random prompts of every dataset that go first
+    seed: Amount = content(0)
+    retries: Amount = run(8)
+    partitions: dict[Key, Partition] = content()
+    environment: dict[Variable, str] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    max_lost_share: Share = run(0.02)  # of answer tokens; above it the stage fails
+    environment: dict[Variable, str] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notify:
+    """Names of the secrets that hold the URLs; empty: no notification."""
+
+    webhook: SecretName = live("")
+    heartbeat: SecretName = live("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole of config.toml, every value checked and every default filled in."""
+
+    run: Run
+    host: Host
+    target: Target
+    draft: Draft
+    environment: Environment = Environment()
+    datasets: dict[Key, Dataset] = content()
+    prep: Prep = Prep()
+    serve: Serve = Serve()
+    generate: Generate
+    merge: Merge = Merge()
+    extract: Extract = Extract()
+    train: Train = Train()
+    export: Export = Export()
+    bench: Bench = Bench()
+    resources: Resources = Resources()
+    policy: Policies = Policies()
+    notify: Notify = Notify()

@@ -1,0 +1,289 @@
+"""From a checked config to the plan that the agent makes real. Pure: the same config and release give the same plan."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from console.config.content import content_hash, content_of
+from console.config.fields import FlagValue
+from console.config.flags import baseline_flags, served_context
+from console.config.graph import BASELINE, SERVER_NAMES, needs_of, uses_baseline
+from console.config.schema import Config, Dataset, Partition
+from console.config.stages import StagePolicy
+from console.describe import describe
+from pipeline.protocol import JobSpec, Need, Plan, Readiness, Resources, RestartPolicy
+
+__all__ = [
+    "BATCH_OOM",
+    "FORMAT",
+    "SERVER_OOM",
+    "TRAIN_OOM",
+    "build",
+    "describe",
+    "flag_words",
+    "model_of",
+    "server_url",
+]
+
+FORMAT: Final = 1
+"""Of what content hashes are made from; raised when the same settings would write something else."""
+
+BATCH_OOM: Final = 500
+TRAIN_OOM: Final = 300
+SERVER_OOM: Final = 100
+"""oom_score_adj: the kernel takes batch jobs before training, and training before the server."""
+
+PROMPTS: Final = "data/prompts"
+SAMPLES: Final = "data/samples"
+RESPONSES: Final = "data/responses"
+TRAIN: Final = "data/train"
+"""Folders of the work directory; jobs run in it."""
+
+
+def build(config: Config, release: str) -> Plan:
+    """The graph of jobs. ``release`` is the content hash of the deployed pipeline."""
+    needs = needs_of(config)
+    hashes = _hashes(config)
+    jobs = [_prep(config, name, needs, hashes) for name in config.datasets]
+    if uses_baseline(config):
+        jobs.append(_baseline(config, needs, hashes))
+    jobs += [_generate(config, needs, hashes), _merge(config, needs, hashes)]
+    return Plan(config.run.name, release, tuple(jobs), reserve_memory=config.resources.reserve)
+
+
+def model_of(config: Config) -> str:
+    """What a job loads the target by: its folder in the container, else its hub id."""
+    return config.target.path or config.target.model
+
+
+def server_url(config: Config, server: str) -> str:
+    """The URL of a server that ``generate.servers`` names."""
+    if server not in SERVER_NAMES:
+        return server
+    # A server that listens on every address is reached on the loopback one.
+    host = "127.0.0.1" if config.serve.host in ("0.0.0.0", "::") else config.serve.host  # noqa: S104 - compared, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.serve.baseline.port}"
+
+
+def flag_words(flags: dict[str, FlagValue]) -> list[str]:
+    """Engine flags as ``pipeline.serve`` takes them: ``tp-size=8``, ``enable-metrics``."""
+    return [name if value is True else f"{name}={value}" for name, value in flags.items() if value is not False]
+
+
+# --- One function a job ---------------------------------------------------------------------------------------------
+
+
+def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+    dataset = config.datasets[name]
+    prompts = dataset.kind == "prompts"
+    argv = ["--dataset", name, "--kind", dataset.kind, "--source", dataset.source]
+    argv += _option("--config", dataset.config) + _option("--split", dataset.split)
+    argv += _option("--revision", dataset.revision)
+    argv += ["--shape", dataset.shape, *_option("--take", dataset.take)]
+    argv += ["--seed", str(config.prep.seed)]
+    if not prompts:
+        argv += ["--train-turns", dataset.train_turns]
+    argv += _option("--group", dataset.group)
+    argv += ["--heldout-share", _number(config.prep.heldout_share)]
+    argv += ["--min-kept-share", _number(config.prep.min_kept_share)]
+    argv += _target(config)
+    if config.target.template:
+        argv += ["--template-json", _json(config.target.template)]
+    argv += ["--context-length", str(_context(config, dataset))]
+    if prompts:
+        budget = config.generate.partitions[dataset.partition].max_new_tokens
+        argv += ["--max-new-tokens", str(budget), "--partition", dataset.partition]
+    argv += ["--out", prep_folder(name, dataset)]
+    memory = config.resources.prep.memory if dataset.memory is None else dataset.memory
+    resources = Resources(memory, config.resources.prep.gpus)
+    return _job(config, "prep", f"prep:{name}", argv, needs, hashes, resources, config.prep.environment)
+
+
+def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+    serve = config.serve
+    argv = ["--engine", serve.engine, "--model", model_of(config), "--name", "baseline"]
+    argv += ["--host", serve.host, "--port", str(serve.baseline.port), "--python", serve.python or config.host.python]
+    for word in flag_words(served_flags(config)):
+        argv += ["--flag", word]
+    readiness = Readiness(
+        url=server_url(config, "baseline"),
+        model_path=model_of(config),
+        load_timeout_s=serve.load_timeout,
+        request_timeout_s=serve.request_timeout,
+    )
+    stage = config.resources.serve
+    resources = Resources(stage.memory, stage.gpus)
+    return _job(config, "serve", BASELINE, argv, needs, hashes, resources, serve.environment, readiness)
+
+
+def served_flags(config: Config) -> dict[str, FlagValue]:
+    """The baseline server's flags, with those that follow from ``[target]``."""
+    target = config.target
+    own: dict[str, FlagValue] = {}
+    if target.trust_remote_code:
+        own["trust-remote-code"] = True
+    if target.revision and not target.path:
+        own["revision"] = target.revision
+    return own | baseline_flags(config)
+
+
+def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+    generate = config.generate
+    argv: list[str] = []
+    for server in generate.servers:
+        argv += ["--server", server_url(config, server)]
+    for name, dataset in _of_kind(config, "prompts"):
+        argv += ["--prompts", prep_folder(name, dataset)]
+    for name in _used_partitions(config):
+        argv += ["--partition", _json(_partition(name, generate.partitions[name]))]
+    argv += ["--pilot", str(generate.pilot), "--seed", str(generate.seed), "--retries", str(generate.retries)]
+    for token in config.target.stop_ids:
+        argv += ["--stop-id", str(token)]
+    argv += ["--model-path", model_of(config), "--out", RESPONSES]
+    stage = config.resources.generate
+    resources = Resources(stage.memory, stage.gpus)
+    return _job(config, "generate", "generate", argv, needs, hashes, resources, generate.environment)
+
+
+def _merge(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+    argv: list[str] = []
+    for name, dataset in _of_kind(config, "answers"):
+        argv += ["--samples", prep_folder(name, dataset)]
+    for name, dataset in _of_kind(config, "prompts"):
+        argv += ["--prompts", prep_folder(name, dataset)]
+    argv += ["--responses", RESPONSES, *_target(config)]
+    argv += ["--max-lost-share", _number(config.merge.max_lost_share)]
+    argv += ["--draft-vocab", str(config.draft.draft_vocab_size), "--out", TRAIN]
+    stage = config.resources.merge
+    resources = Resources(stage.memory, stage.gpus)
+    return _job(config, "merge", "merge", argv, needs, hashes, resources, config.merge.environment)
+
+
+def _job(
+    config: Config,
+    stage: str,
+    name: str,
+    argv: list[str],
+    needs: dict[str, tuple[Need, ...]],
+    hashes: dict[str, str],
+    resources: Resources,
+    environment: dict[str, str],
+    readiness: Readiness | None = None,
+) -> JobSpec:
+    policy: StagePolicy = getattr(config.policy, stage)
+    return JobSpec(
+        name=name,
+        stage=stage,
+        argv=(config.host.python, "-m", f"pipeline.{stage}", *argv),
+        env=config.environment.variables | environment,
+        secrets=config.environment.secrets,
+        needs=needs[name],
+        resources=resources,
+        restart=RestartPolicy(
+            when=policy.restart,
+            limit=policy.limit,
+            window_s=policy.window,
+            backoff_s=policy.backoff,
+            backoff_max_s=policy.backoff_max,
+            healthy_s=policy.healthy,
+        ),
+        service=readiness is not None,
+        readiness=readiness,
+        stop_grace_s=policy.grace,
+        stall_s=policy.stall,
+        oom_score_adj=SERVER_OOM if stage == "serve" else BATCH_OOM,
+        content_hash=hashes[name],
+    )
+
+
+# --- What is written by which settings ------------------------------------------------------------------------------
+
+
+def _hashes(config: Config) -> dict[str, str]:
+    """Every job's content hash. One job's output goes into the next, so its hash does as well."""
+    tokenizing = content_of(config.target, "model", "revision", "template")
+    hashes: dict[str, str] = {}
+    for name, dataset in config.datasets.items():
+        budget = config.generate.partitions[dataset.partition].max_new_tokens if dataset.kind == "prompts" else None
+        of_prep = {
+            "format": FORMAT,
+            "target": tokenizing,
+            "dataset": content_of(dataset),
+            "prep": content_of(config.prep),
+            "context": _context(config, dataset),
+            "budget": budget,
+        }
+        hashes[f"prep:{name}"] = content_hash(of_prep)
+    hashes[BASELINE] = content_hash({"format": FORMAT, "target": tokenizing})
+    hashes["generate"] = content_hash(
+        {
+            "format": FORMAT,
+            "target": content_of(config.target, "model", "revision", "template", "stop_ids"),
+            "prompts": {name: hashes[f"prep:{name}"] for name, _ in _of_kind(config, "prompts")},
+            "seed": config.generate.seed,
+            "partitions": {name: content_of(config.generate.partitions[name]) for name in _used_partitions(config)},
+        }
+    )
+    hashes["merge"] = content_hash(
+        {
+            "format": FORMAT,
+            "samples": {name: hashes[f"prep:{name}"] for name, _ in _of_kind(config, "answers")},
+            "responses": hashes["generate"],
+            "merge": content_of(config.merge),
+            "draft_vocab": config.draft.draft_vocab_size,
+        }
+    )
+    return hashes
+
+
+# --- Small parts ----------------------------------------------------------------------------------------------------
+
+
+def prep_folder(name: str, dataset: Dataset) -> str:
+    """Where a prep writes, relative to the work directory."""
+    return f"{PROMPTS if dataset.kind == 'prompts' else SAMPLES}/{name}"
+
+
+def _of_kind(config: Config, kind: str) -> list[tuple[str, Dataset]]:
+    return [(name, dataset) for name, dataset in config.datasets.items() if dataset.kind == kind]
+
+
+def _used_partitions(config: Config) -> list[str]:
+    used = {dataset.partition for dataset in config.datasets.values()}
+    return [name for name in config.generate.partitions if name in used]
+
+
+def _partition(name: str, partition: Partition) -> dict[str, Any]:
+    return {
+        "name": name,
+        "concurrency": partition.concurrency,
+        "max_new_tokens": partition.max_new_tokens,
+        "temperature": partition.temperature,
+        "top_p": partition.top_p,
+        "top_k": partition.top_k,
+    }
+
+
+def _context(config: Config, dataset: Dataset) -> int:
+    """Prompts have to fit the server's context, the target's own answers only the target's."""
+    return served_context(config) if dataset.kind == "prompts" else config.target.context_length
+
+
+def _target(config: Config) -> list[str]:
+    target = config.target
+    revision = [] if target.path else _option("--target-revision", target.revision)
+    return ["--target", model_of(config), *revision, *(["--trust-remote-code"] if target.trust_remote_code else [])]
+
+
+def _option(name: str, value: str | int | None) -> list[str]:
+    return [name, str(value)] if value not in (None, "") else []
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def _number(value: float) -> str:
+    return repr(value)
