@@ -1,7 +1,7 @@
 """The target's tokenizer and chat template: text in, token ids out, and the check that its ids are the model's own.
 
-Text is rendered first and tokenized after, never both in one call: that works for slow tokenizers without offsets, and a
-part of the text can be tokenized by itself. No torch is needed for any of it.
+Text is rendered first and tokenized after, never both in one call: that works for slow tokenizers without offsets, and
+a part of the text can be tokenized by itself. No torch is needed for any of it.
 """
 
 from __future__ import annotations
@@ -106,12 +106,14 @@ class Tokenizer:
 
     def special_tokens(self) -> tuple[str, ...]:
         """The texts of all special and added tokens, longest first."""
-        texts = {str(token) for token in self.hf.get_added_vocab()} | {str(token) for token in self.hf.all_special_tokens}
+        texts = {str(token) for token in self.hf.get_added_vocab()} | {
+            str(token) for token in self.hf.all_special_tokens
+        }
         return tuple(sorted((text for text in texts if text), key=lambda text: (-len(text), text)))
 
     def vocabulary_size(self) -> int:
         """One more than the highest id the tokenizer can give."""
-        return max(self.hf.get_vocab().values()) + 1
+        return int(max(self.hf.get_vocab().values())) + 1
 
     def fingerprint(self) -> str:
         """Names what this tokenizer makes of text: its vocabulary, template, template variables and some encodings."""

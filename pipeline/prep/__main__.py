@@ -30,7 +30,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--config", metavar="C", help="the hub dataset's configuration")
     add("--split", metavar="S", help="its split; of a local folder: the files that have it in their names")
     add("--revision", metavar="R", help="its commit, tag or branch")
-    add("--shape", default="auto", choices=("auto", *SHAPES), help="how a row holds its conversation (default: %(default)s)")
+    add(
+        "--shape",
+        default="auto",
+        choices=("auto", *SHAPES),
+        help="how a row holds its conversation (default: %(default)s)",
+    )
     add("--take", type=_positive, metavar="N", help="keep N rows, drawn at random; default: all")
     add("--seed", type=int, default=0, metavar="N", help="of the draw (default: %(default)s)")
     add(
@@ -41,20 +46,31 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--group", metavar="FIELD", help="rows with the same value of FIELD are held out together")
     add("--heldout-share", type=_share, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
-    add("--min-kept-share", type=_share, default=0.0, metavar="X", help="fail when a smaller share of the rows is usable")
+    add(
+        "--min-kept-share",
+        type=_share,
+        default=0.0,
+        metavar="X",
+        help="fail when a smaller share of the rows is usable",
+    )
     add("--target", required=True, metavar="MODEL", help="folder or hub id of the target, for its tokenizer")
     add("--target-revision", metavar="R", help="its commit, tag or branch")
     add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
     add("--template-json", type=_variables, default={}, metavar="JSON", help="variables of the chat template")
     add("--context-length", type=_positive, required=True, metavar="N", help="the target's context, in tokens")
     add("--max-new-tokens", type=_positive, default=None, metavar="N", help="an answer's budget; needed for prompts")
-    add("--partition", default="short", metavar="NAME", help="which partition answers the prompts (default: %(default)s)")
+    add(
+        "--partition",
+        default="short",
+        metavar="NAME",
+        help="which partition answers the prompts (default: %(default)s)",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="gets records.jsonl and manifest.json")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: it ran and the set is unusable."""
+    """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: the set is unusable."""
     parser = build_parser()
     arguments = vars(parser.parse_args(argv))
     if arguments["kind"] == "prompts":

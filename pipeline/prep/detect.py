@@ -1,0 +1,76 @@
+"""Which shape a dataset has, told from its first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.prep.roles import printable
+from pipeline.prep.shapes import READERS, RowError
+
+FIRST_ROWS: Final = 64
+"""How many rows detection looks at."""
+
+ENOUGH: Final = 0.5
+"""The share of them that must read as a shape for it to be taken."""
+
+
+@dataclass(frozen=True)
+class Detected:
+    """A shape, the share of the first rows that read as it, and how many rows that were."""
+
+    shape: str
+    sure: float
+    rows: int
+
+
+class UnknownShapeError(Exception):
+    """The first rows read as no shape; one line that says what they look like and what is nearest."""
+
+
+def detect(rows: Sequence[Any]) -> Detected:
+    """The shape that most of the first rows have; of equals, the most particular one. Raises UnknownShapeError."""
+    objects = [row for row in rows if isinstance(row, Mapping)]
+    if not objects:
+        raise UnknownShapeError("shape not recognised: none of the first rows is an object with columns")
+    scores = {shape: sum(_reads(shape, row) for row in objects) / len(objects) for shape in READERS}
+    best = max(scores, key=lambda shape: scores[shape])  # the first of equals, in READERS' order
+    if scores[best] < ENOUGH:
+        nearest = f"nearest: {best}, {scores[best]:.0%} of them" if scores[best] else "no shape is near"
+        raise UnknownShapeError(
+            f"shape not recognised: the first rows look like {{{looks(objects)}}}; {nearest}; name it with --shape"
+        )
+    return Detected(best, scores[best], len(objects))
+
+
+def looks(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The columns of the rows and the types of their values, in words: ``chat: text, id: number or null``."""
+    types: dict[str, list[str]] = {}
+    for row in rows:
+        for column, value in row.items():
+            kinds = types.setdefault(printable(column), [])
+            kind = _type(value)
+            if kind not in kinds:
+                kinds.append(kind)
+    parts = [f"{column}: {' or '.join(sorted(kinds))}" for column, kinds in types.items()]
+    return ", ".join(parts[:12]) + (", …" if len(parts) > 12 else "")
+
+
+def _reads(shape: str, row: Mapping[str, Any]) -> bool:
+    try:
+        return bool(READERS[shape](row))
+    except RowError:
+        return False
+
+
+def _type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        first = value[0] if value else None
+        if isinstance(first, Mapping):
+            return f"list of {{{', '.join(printable(key, 20) for key in list(first)[:5])}}}"
+        return "list"
+    names = {str: "text", bool: "truth value", int: "number", float: "number", dict: "object"}
+    return names.get(type(value), type(value).__name__)

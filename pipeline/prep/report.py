@@ -1,0 +1,69 @@
+"""What a prep says at its end, in words and for the manifest."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from pipeline.prep.detect import Detected
+from pipeline.prep.roles import expected, role_of, seen
+from pipeline.prep.settings import Settings
+from pipeline.prep.tally import NOT_SAMPLED, Tally
+
+QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
+
+
+def success(settings: Settings, tally: Tally) -> str:
+    """One line: ``2,800 of 2,809 kept, 1,203,440 tokens; dropped: duplicate 9``."""
+    line = f"{tally.kept:,} of {tally.read:,} kept, {tally.tokens:,} tokens"
+    if settings.take is not None and tally.kept < settings.take:
+        line += f"; {settings.take:,} were asked for"
+    return line + _dropped(tally)
+
+
+def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> str:
+    """Why nothing was kept; the first line says it all, the others show rows."""
+    if not tally.read:
+        return f"0 rows: {settings.source} is empty"
+    top, count = tally.top_reason()
+    known = {role_of(label) for label in tally.labels}
+    missing = next((role for role in _needed(settings) if role not in known), None)
+    why = f"no {missing} turn" if missing and tally.labels else f"{top}, {count:,} rows"
+    first = f"0 of {tally.read:,} kept: {why}"
+    if tally.labels:
+        first += f"; roles seen: {seen(tally.labels)}"
+    if missing:
+        first += f"; expected one of {expected(missing)}"
+    lines = [first]
+    if shape is not None:
+        lines.append(f"shape: {shape.shape}, {shape.sure:.0%} of the first {shape.rows} rows")
+    for reason, rows in tally.dropped.most_common(5):
+        lines.append(f"{reason}: {rows:,} rows")
+        lines += [f"  row {example['position']}: {example['row']}" for example in tally.examples.get(reason, [])]
+    return "\n".join(lines)
+
+
+def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
+    """The manifest's counts; the same for the same rows."""
+    ordered = sorted(lengths)
+    count = tally.count()
+    return {
+        "read": count.read,
+        "kept": count.kept,
+        "dropped": count.dropped,
+        "tokens": count.tokens,
+        "examples": {reason: tally.examples.get(reason, []) for reason in count.dropped if reason != NOT_SAMPLED},
+        "roles": dict(sorted(tally.labels.items(), key=lambda item: (-item[1], item[0]))[:100]),
+        "length": {
+            f"p{round(share * 100)}": ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES
+        },
+    }
+
+
+def _needed(settings: Settings) -> tuple[Any, ...]:
+    return ("user", "assistant") if settings.kind == "answers" else ("user",)
+
+
+def _dropped(tally: Tally) -> str:
+    parts = [f"{reason} {count:,}" for reason, count in tally.dropped.most_common(4)]
+    return f"; dropped: {', '.join(parts)}" if parts else ""

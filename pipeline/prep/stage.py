@@ -1,0 +1,263 @@
+"""The stage: rows in, records out, every row counted."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pipeline import outputs, tokens
+from pipeline.files import content_hash
+from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect
+from pipeline.prep.recorder import Recorder
+from pipeline.prep.records import Conversation, understand
+from pipeline.prep.report import failure, sampled, success
+from pipeline.prep.sample import Draw
+from pipeline.prep.settings import Settings
+from pipeline.prep.shapes import READERS, Reader, RowError
+from pipeline.prep.sources import Row, Source, SourceError, open_source
+from pipeline.prep.tally import NOT_SAMPLED, Tally
+from pipeline.progress import Reporter
+from pipeline.protocol import DatasetCount
+from pipeline.tokens import TokenizerError
+
+BATCH_ROWS: Final = 64  # tokenized in one call
+BATCH_CHARACTERS: Final = 2_000_000
+RECORDS: Final = "records.jsonl"
+
+
+def run(settings: Settings) -> int:
+    """Run the stage and report its result. The exit code: 0 done, 1 it could not run, 3 the set is unusable."""
+    reporter = Reporter()
+    try:
+        return Prep(settings, reporter).run()
+    except (TokenizerError, SourceError) as error:
+        reporter.finish(0, f"{settings.dataset}: {error}")
+        return 1
+    except UnknownShapeError as error:
+        reporter.finish(0, f"{settings.dataset}: {error}")
+        return 3
+
+
+class Prep:
+    """One run over one dataset."""
+
+    def __init__(self, settings: Settings, reporter: Reporter) -> None:
+        self._settings = settings
+        self._reporter = reporter
+        self._tally = Tally()
+        self._rows_read = 0
+        self._drawn = 0  # rows that wait to be tokenized
+        self._began = time.monotonic()
+
+    def run(self) -> int:
+        """Do it all. Raises TokenizerError, SourceError, UnknownShapeError."""
+        settings = self._settings
+        self._reporter.update("loading the tokenizer", note=settings.target, force=True)
+        tokenizer = tokens.load(
+            settings.target,
+            revision=settings.target_revision,
+            trust_remote_code=settings.trust_remote_code,
+            variables=settings.template_json,
+        )
+        source = open_source(settings.source, config=settings.config, split=settings.split, revision=settings.revision)
+        self._reporter.update("reading the source's identity", note=settings.source, force=True)
+        inputs = source.fingerprint()
+        written = settings.content(tokenizer.fingerprint())
+        content = content_hash([written, inputs])
+        if (manifest := outputs.done(settings.out, content)) is not None:
+            self._already(manifest)
+            return 0
+        moved = outputs.set_aside(settings.out, content)
+        if moved is not None:
+            note = f"{settings.out} holds records of other settings: moved to {moved.name}"
+            self._reporter.update("starting", note=note, force=True)
+        rows = source.rows()
+        first = list(itertools.islice(rows, FIRST_ROWS))
+        shape = self._shape(first)
+        recorder = Recorder(settings, tokenizer, self._tally)
+        (settings.out / RECORDS).unlink(missing_ok=True)  # of a run that was killed before its manifest
+        try:
+            with outputs.replacing(settings.out / RECORDS) as file:
+                conversations = self._conversations(itertools.chain(first, rows), READERS[shape.shape], source)
+                for record in self._records(conversations, recorder, source):
+                    file.line(record)
+                self._judge()
+        except UnusableError as error:
+            self._reporter.finish(0, str(error), datasets=self._counts())
+            print(failure(settings, self._tally, shape), file=sys.stderr, flush=True)
+            return 3
+        outputs.write_manifest(
+            settings.out,
+            {
+                "stage": "prep",
+                "content": content,
+                "settings": written,
+                "target": settings.target,
+                "inputs": inputs,
+                "shape": {"name": shape.shape, "share": shape.sure, "rows": shape.rows},
+                "files": {RECORDS: file.summary()},
+                "heldout": recorder.heldout,
+                "unmasked_turns": recorder.unmasked_turns,
+                **sampled(self._tally, recorder.lengths),
+            },
+        )
+        self._reporter.update(
+            "done", done=self._tally.kept, total=self._tally.kept, datasets=self._counts(), force=True
+        )
+        self._reporter.finish(
+            self._tally.kept,
+            success(settings, self._tally),
+            manifest=str(settings.out / outputs.MANIFEST),
+            datasets=self._counts(),
+        )
+        return 0
+
+    def _already(self, manifest: dict[str, Any]) -> None:
+        """Report the output of an earlier run as this one's."""
+        count = DatasetCount(
+            read=manifest["read"],
+            kept=manifest["kept"],
+            dropped=manifest["dropped"],
+            tokens=manifest["tokens"],
+            total=manifest["read"],
+        )
+        self._reporter.finish(
+            count.kept,
+            f"already done: {count.kept:,} of {count.read:,} kept",
+            manifest=str(self._settings.out / outputs.MANIFEST),
+            datasets={self._settings.dataset: count},
+        )
+
+    def _shape(self, first: Sequence[Row]) -> Detected:
+        """The shape named in the settings, or the detected one."""
+        name = self._settings.shape
+        decoded = []
+        for row in first:
+            try:
+                decoded.append(row.load())
+            except RowError:
+                continue
+        if name == "auto" and decoded:
+            shape = detect(decoded)
+        else:
+            # Where no first row can be decoded, every row will be counted as what is wrong with it.
+            shape = Detected("messages" if name == "auto" else name, 1.0 if name != "auto" else 0.0, len(decoded))
+        note = f"shape {shape.shape}, {shape.sure:.0%} sure from {shape.rows} rows"
+        self._reporter.update("starting", note=note, force=True)
+        return shape
+
+    def _conversations(self, rows: Iterable[Row], reader: Reader, source: Source) -> Iterator[Conversation]:
+        """Every usable row, or the drawn ones; the others are counted."""
+        if self._settings.take is None:
+            seen: set[str] = set()
+            for row in rows:
+                self._rows_read += 1
+                conversation = self._understand(row, reader)
+                if conversation is None:
+                    self._progress("tokenizing", source)
+                elif conversation.hash in seen:
+                    self._tally.drop("duplicate", row.position, conversation.preview())
+                else:
+                    seen.add(conversation.hash)
+                    yield conversation
+            return
+        draw: Draw[Conversation] = Draw(self._settings.take, self._settings.seed)
+        for row in rows:
+            self._rows_read += 1
+            if not draw.wants(row.position):
+                self._tally.drop(NOT_SAMPLED)
+            elif (conversation := self._understand(row, reader)) is not None:
+                if draw.holds(conversation.hash):
+                    self._tally.drop("duplicate", row.position, conversation.preview())
+                elif draw.offer(row.position, conversation.hash, conversation):
+                    self._tally.drop(NOT_SAMPLED)
+            self._drawn = len(draw)
+            self._progress("reading", source)
+        for conversation in draw.drawn():
+            self._drawn -= 1
+            yield conversation
+
+    def _understand(self, row: Row, reader: Reader) -> Conversation | None:
+        """A row's conversation; None for one that is counted as dropped. Whatever is in a row, the set goes on."""
+        data: Any = None
+        try:
+            data = row.load()
+            if not isinstance(data, dict):
+                raise RowError("undecodable: a row that is no object")
+            return understand(
+                data,
+                reader(data),
+                position=row.position,
+                kind=self._settings.kind,
+                group=self._settings.group,
+                labels=self._tally.labels,
+            )
+        except RowError as error:
+            self._tally.drop(str(error), row.position, data)
+        except Exception as error:  # a row of a kind nobody thought of
+            self._tally.drop(f"undecodable: {type(error).__name__}", row.position, data)
+        return None
+
+    def _records(
+        self, conversations: Iterator[Conversation], recorder: Recorder, source: Source
+    ) -> Iterator[dict[str, Any]]:
+        """Tokenize in batches, until there are as many records as the settings ask for."""
+        take = self._settings.take
+        while take is None or self._tally.kept < take:
+            batch = _batch(conversations, BATCH_ROWS if take is None else min(BATCH_ROWS, take - self._tally.kept))
+            if not batch:
+                return
+            yield from recorder.records(batch)
+            self._progress("tokenizing", source)
+        for _ in conversations:
+            self._tally.drop(NOT_SAMPLED)
+
+    def _judge(self) -> None:
+        """Raises UnusableError where there is nothing, or less than the configured share."""
+        tally = self._tally
+        if not tally.kept:
+            raise UnusableError(failure(self._settings, tally).splitlines()[0])
+        share = tally.kept / tally.judged
+        if share < self._settings.min_kept_share:
+            reason, count = tally.top_reason()
+            raise UnusableError(
+                f"{tally.kept:,} of {tally.judged:,} kept, {share:.1%}, under the floor of "
+                f"{self._settings.min_kept_share:.0%}: {reason} took {count:,}"
+            )
+
+    def _counts(self, total: float | None = None) -> dict[str, DatasetCount]:
+        count = self._tally.count(
+            waiting=self._drawn, take=self._settings.take, total=None if total is None else round(total)
+        )
+        return {self._settings.dataset: count}
+
+    def _progress(self, phase: str, source: Source) -> None:
+        elapsed = time.monotonic() - self._began
+        drawing = self._settings.take is not None and phase == "tokenizing"
+        total = source.total()
+        self._reporter.update(
+            phase,
+            done=self._tally.kept if drawing else self._rows_read,
+            total=min(self._settings.take or 0, self._tally.kept + self._drawn) if drawing else total,
+            unit="records" if drawing else "rows",
+            datasets=self._counts(total),
+            figures={"rows_s": self._rows_read / elapsed if elapsed > 0 else 0.0},
+        )
+
+
+class UnusableError(Exception):
+    """A set that was read to its end and must not be used; one line."""
+
+
+def _batch(conversations: Iterator[Conversation], wanted: int) -> list[Conversation]:
+    batch: list[Conversation] = []
+    characters = 0
+    for conversation in itertools.islice(conversations, wanted):
+        batch.append(conversation)
+        characters += sum(len(message.content) for message in conversation.messages)
+        if characters > BATCH_CHARACTERS:
+            break
+    return batch
