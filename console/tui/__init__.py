@@ -1,0 +1,1 @@
+"""The terminal application: screens, widgets, keys and colours."""

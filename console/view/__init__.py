@@ -1,0 +1,9 @@
+"""What the panes show: frozen snapshots folded from the agent's words, figures in an operator's units. No Textual."""
+
+from __future__ import annotations
+
+from console.view.attention import Attention, attention
+from console.view.fold import Message, fold
+from console.view.snapshot import LinkView, Snapshot, Tone
+
+__all__ = ["Attention", "LinkView", "Message", "Snapshot", "Tone", "attention", "fold"]

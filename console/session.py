@@ -1,0 +1,185 @@
+"""A console's session with one host: follows the agent, folds what it says into snapshots, and passes actions on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from console.client import AgentClient
+from console.link.errors import DeployError, LinkError, LinkRefused
+from console.link.reconnect import Link, LinkStatus
+from console.tui.session import ControlError, JobAction
+from console.view import LinkView, Message, Snapshot, fold
+from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
+
+T = TypeVar("T")
+ClientFactory = Callable[[Link], Awaitable[AgentClient]]
+"""Sees to it that an agent runs on the host of a live link, and returns a client for it, not entered yet."""
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 8.0
+REOPEN_AFTER: Final = 3
+"""Failures in a row over a live link after which the agent itself is looked after again."""
+
+HISTORY_EVERY_S: Final = 60.0
+HISTORY_POINTS: Final = 600
+PLOTTED: Final = ("generate", "tok_s")  # stage and figure of the overview's plot
+
+
+class Session:
+    """Answers ``console.tui.session.Controls``. The link must be entered before ``run``, and outlive it."""
+
+    def __init__(self, link: Link, client_factory: ClientFactory, *, run: str, host_label: str, by: str) -> None:
+        self._link = link
+        self._client_factory = client_factory
+        self._by = by
+        self._client: AgentClient | None = None
+        self._trouble = ""
+        self._broken = False  # the trouble stays until the operator asks again
+        self._again = asyncio.Event()
+        self._on_snapshot: Callable[[Snapshot], None] = lambda _: None
+        self.snapshot = Snapshot(run=run, host_label=host_label, link=LinkView("connecting", time.monotonic()))
+
+    async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        """Follow the agent and call ``on_snapshot`` after every change, until cancelled."""
+        self._on_snapshot = on_snapshot
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_link())
+            tasks.create_task(self._keep_following())
+            tasks.create_task(self._keep_history())
+
+    def retry(self) -> None:
+        """Connect again now."""
+        self._again.set()
+        self._link.retry()
+
+    # --- Following ---
+
+    def _fold(self, message: Message) -> None:
+        self.snapshot = fold(self.snapshot, message, time.monotonic())
+        self._on_snapshot(self.snapshot)
+
+    async def _watch_link(self) -> None:
+        async with contextlib.aclosing(self._link.changes()) as changes:
+            async for status in changes:
+                self._show_link(status)
+
+    def _show_link(self, status: LinkStatus) -> None:
+        """The link as the panes show it; trouble with the agent over a live link is shown in its place."""
+        since = time.monotonic() - max(0.0, time.time() - status.since)
+        if status.state == "live" and self._broken:
+            self._fold(LinkView("refused", since, self._trouble))
+        else:
+            self._fold(LinkView(status.state, since, status.detail or self._trouble))
+
+    def _set_trouble(self, text: str, *, broken: bool = False) -> None:
+        if (text, broken) != (self._trouble, self._broken):
+            self._trouble, self._broken = text, broken
+            self._show_link(self._link.status)
+
+    async def _keep_following(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            failures = 0
+            while True:
+                self._again.clear()
+                heard = self.snapshot.received
+                try:
+                    await self._link.connected()
+                    if self._client is None:
+                        self._client = await stack.enter_async_context(await self._client_factory(self._link))
+                    await self._follow(self._client)
+                except LinkRefused:
+                    await self._leave_refused()
+                    continue
+                except DeployError as error:
+                    self._set_trouble(str(error), broken=True)
+                    await self._again.wait()
+                    self._set_trouble("")
+                    continue
+                except LinkError as error:
+                    failures = 1 if self.snapshot.received != heard else failures + 1
+                    self._set_trouble(str(error))
+                if failures >= REOPEN_AFTER and self._link.status.state == "live":
+                    failures, self._client = 0, None
+                    await stack.aclose()
+                with contextlib.suppress(TimeoutError):
+                    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**failures)
+                    await asyncio.wait_for(self._again.wait(), pause)
+
+    async def _leave_refused(self) -> None:
+        async with contextlib.aclosing(self._link.changes()) as changes:
+            async for status in changes:
+                if status.state != "refused":
+                    return
+
+    async def _follow(self, client: AgentClient) -> None:
+        """Read the stream until it breaks. After a break it goes on from the last event seen, so none is missed."""
+        if self.snapshot.plan is None:
+            self._fold(await client.state())
+        async with contextlib.aclosing(client.stream(self.snapshot.seq)) as stream:
+            async for line in stream:
+                outdated = self._outdated(line)
+                self._fold(line)
+                self._set_trouble("")
+                if outdated:
+                    self._fold(await client.state())
+
+    def _outdated(self, line: StreamLine) -> bool:
+        """Whether ``line`` says that plan or agent changed, events are missing, or the journal is a new one."""
+        if line.event is not None:
+            return line.event.kind in ("plan", "agent") or line.event.seq > self.snapshot.seq + 1
+        return line.beat is not None and line.beat.seq < self.snapshot.seq
+
+    async def _keep_history(self) -> None:
+        """Now and then the whole run's curve and the agent's own state, which events do not carry."""
+        while True:
+            client = self._client
+            if client is not None and self.snapshot.plan is not None:
+                stage, figure = PLOTTED
+                with contextlib.suppress(LinkError):
+                    for spec in self.snapshot.plan.jobs:
+                        if spec.stage == stage:
+                            self._fold(await client.history(spec.name, figure, HISTORY_POINTS))
+                    state = await client.state()
+                    if state.seq >= self.snapshot.seq:
+                        self._fold(state)
+                await asyncio.sleep(HISTORY_EVERY_S)
+            else:
+                await asyncio.sleep(FIRST_PAUSE_S)
+
+    # --- What the operator asks for ---
+
+    def _request(self) -> ActionRequest:
+        return ActionRequest(by=self._by, request=uuid.uuid4().hex)
+
+    async def _ask(self, call: Callable[[AgentClient], Awaitable[T]]) -> T:
+        if self._client is None:
+            raise ControlError(self._trouble or self._link.status.detail or "not connected yet")
+        try:
+            return await call(self._client)
+        except LinkError as error:
+            raise ControlError(str(error)) from None
+
+    async def act(self, action: JobAction, job: str) -> ActionReply:
+        request = self._request()
+        return await self._ask(lambda client: client.action(job, action, request))
+
+    async def restart_crashed(self) -> ActionReply:
+        request = self._request()
+        return await self._ask(lambda client: client.restart_crashed(request))
+
+    async def detail(self, job: str) -> JobDetail:
+        return await self._ask(lambda client: client.detail(job))
+
+    async def log(self, job: str, attempt: int, offset: int, limit: int) -> LogPage:
+        return await self._ask(lambda client: client.log(job, attempt, offset, limit))
+
+    async def search(self, job: str, attempt: int, text: str, offset: int, limit: int) -> LogHits:
+        return await self._ask(lambda client: client.search(job, attempt, text, offset, limit))
+
+    async def history(self, job: str, figure: str, points: int) -> History:
+        return await self._ask(lambda client: client.history(job, figure, points))

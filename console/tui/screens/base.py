@@ -1,0 +1,164 @@
+"""What every screen of the console shares: the newest snapshot, what was just done, and the actions on a job."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, cast
+from uuid import uuid4
+
+from textual.screen import Screen
+
+from console.tui.keymap import Scope, Situation
+from console.tui.screens.confirm import Confirm
+from console.tui.session import ControlError, Controls, JobAction
+from console.view import Snapshot, Tone
+from console.view.rows import JobRow
+from pipeline.protocol import ActionReply
+
+if TYPE_CHECKING:
+    from console.tui.app import Deck
+
+DOING = {"restart": "restarting", "start": "starting", "stop": "stopping", "kill": "killing"}
+
+
+class DeckScreen(Screen[None]):
+    """A screen that is given snapshots by the app. Subclasses implement ``paint`` and ``situation``."""
+
+    SCOPE: ClassVar[Scope]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = False
+        """Whether its widgets exist; it is not painted before."""
+
+    def on_mount(self) -> None:
+        self.ready = True
+        self.paint()
+
+    @property
+    def deck(self) -> Deck:
+        return cast("Deck", self.app)
+
+    @property
+    def controls(self) -> Controls:
+        return self.deck.controls
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.deck.snapshot
+
+    @property
+    def selected(self) -> JobRow | None:
+        """The job that actions are about."""
+        raise NotImplementedError
+
+    def situation(self) -> Situation:
+        """What decides which keys apply."""
+        snapshot = self.snapshot
+        return Situation(
+            scope=self.SCOPE,
+            row=self.selected,
+            crashed=sum(row.crashed for row in snapshot.jobs),
+            refused=snapshot.link.state == "refused",
+        )
+
+    def paint(self) -> None:
+        """Draw the newest snapshot."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Draw what changes with time alone; called once a second."""
+        raise NotImplementedError
+
+    def say(self, tone: Tone, text: str) -> None:
+        """Show what was just done, or why it was not."""
+        self.deck.say(tone, text)
+
+    # --- Actions on a job ---
+
+    def action_restart(self) -> None:
+        self._ask("restart", lambda row: row.healthy)
+
+    def action_start(self) -> None:
+        self._ask("start", lambda _: False)
+
+    def action_stop(self) -> None:
+        self._ask("stop", lambda row: row.healthy)
+
+    def action_kill(self) -> None:
+        self._ask("kill", lambda row: row.healthy)
+
+    def action_restart_crashed(self) -> None:
+        names = [row.name for row in self.snapshot.jobs if row.crashed]
+        if not names:
+            self.say(Tone.IDLE, "nothing crashed: nothing to restart")
+            return
+        self._run(f"restarting {', '.join(names)}", self.controls.restart_crashed)
+
+    def action_retry(self) -> None:
+        if self.snapshot.link.state == "live":
+            self.say(Tone.IDLE, "the link is live")
+            return
+        self.say(Tone.BUSY, f"connecting to {self.snapshot.host_label} …")
+        self.controls.retry()
+
+    def action_log(self) -> None:
+        row = self.selected
+        if row is not None:
+            self.deck.open_log(row.name)
+
+    def action_theme(self) -> None:
+        self.deck.switch_theme()
+
+    def action_help(self) -> None:
+        self.deck.open_help(self.situation())
+
+    def action_quit_console(self) -> None:
+        self.deck.leave()
+
+    def action_back_or_quit(self) -> None:
+        self.action_back()
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def _ask(self, action: JobAction, destroys: Callable[[JobRow], bool]) -> None:
+        row = self.selected
+        if row is None:
+            self.say(Tone.IDLE, f"no job is selected: nothing to {action}")
+            return
+        if action in ("stop", "kill") and not row.live and row.state not in ("backoff", "queued"):
+            self.say(Tone.IDLE, f"{row.name} is {row.state}: nothing to {action}")
+            return
+        name = row.name
+        if not destroys(row):
+            self._act(action, name)
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._act(action, name)
+            else:
+                self.say(Tone.IDLE, f"{name} left alone")
+
+        self.app.push_screen(
+            Confirm(f"{action} {name}?", f"It is {row.state}: {row.why or 'nothing is wrong'}"), answered
+        )
+
+    def _act(self, action: JobAction, name: str) -> None:
+        self._run(f"{DOING[action]} {name}", lambda: self.controls.act(action, name))
+
+    def _run(self, doing: str, ask: Callable[[], Awaitable[ActionReply]]) -> None:
+        """Say at once what is being done, do it beside the screen, and say how it went."""
+        self.say(Tone.BUSY, f"{doing} …")
+
+        async def work() -> None:
+            try:
+                reply = await ask()
+            except ControlError as error:
+                self.say(Tone.BAD, f"{doing}: {error}")
+                return
+            self.say(Tone.GOOD if reply.done else Tone.BAD, f"{doing}: {reply.text}" if reply.text else doing)
+
+        # The app owns the work: it goes on when this screen is closed.
+        self.app.run_worker(work(), name=f"{doing} {uuid4().hex[:6]}", group="actions", exit_on_error=True)

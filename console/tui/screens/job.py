@@ -1,0 +1,267 @@
+"""Everything about one job: what ended it and what to do, attempts, command line, environment, resources, log."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from console.tui.keymap import bindings
+from console.tui.palette import GLYPHS, TONES
+from console.tui.screens.base import DeckScreen
+from console.tui.session import ControlError
+from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
+from console.tui.widgets.events import clock
+from console.tui.widgets.host import joined
+from console.tui.widgets.pane import Piece, line, lines
+from console.view import Tone, attention
+from console.view import format as fmt
+from console.view.plot import blocks, resample
+from console.view.rows import JobRow
+from console.view.text import clean, shown_line
+from pipeline.protocol import Attempt, History, JobDetail
+
+TAIL_BYTES: Final = 8192
+TAIL_LINES: Final = 12
+FIGURES: Final = (("memory", "memory"), ("cpu_percent", "cpu"))
+REFRESH_S: Final = 2.0
+LABEL: Final = 12
+
+
+class JobScreen(DeckScreen):
+    """See the module."""
+
+    SCOPE = "job"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("job")
+
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self._job = job
+        self._detail: JobDetail | None = None
+        self._trouble = ""
+        self._tail: tuple[str, ...] = ()
+        self._tail_of = (-1, -1)
+        self._detail_of: object = None
+        self._history: dict[str, History] = {}
+        self._drawn: Content | None = None
+
+    def compose(self) -> ComposeResult:
+        yield AttentionBar(id="attention")
+        with VerticalScroll(id="job"):
+            yield Static(markup=False, id="job-body")
+        yield StatusBar(id="status")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self._scroll.focus()
+        self.set_interval(REFRESH_S, self._refresh)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.paint()
+        self._refresh()
+
+    @property
+    def _scroll(self) -> VerticalScroll:
+        return self.query_one("#job", VerticalScroll)
+
+    @property
+    def selected(self) -> JobRow | None:
+        return self.snapshot.job(self._job)
+
+    def paint(self) -> None:
+        width = max(20, self._scroll.scrollable_content_region.width - 2)
+        drawn = lines(self._body(width))
+        if self._drawn is None or not self._drawn.is_same(drawn):
+            self._drawn = drawn
+            self.query_one("#job-body", Static).update(drawn)
+        self.tick()
+
+    def tick(self) -> None:
+        snapshot, now = self.snapshot, self.deck.now()
+        self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
+        self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
+        self.query_one("#keys", KeyBar).show(self.situation())
+        self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
+
+    def on_resize(self) -> None:
+        if self.ready:
+            self.call_after_refresh(self.paint)
+
+    # --- Moving ---
+
+    def action_down(self) -> None:
+        self._scroll.scroll_down(animate=False)
+
+    def action_up(self) -> None:
+        self._scroll.scroll_up(animate=False)
+
+    def action_top(self) -> None:
+        self._scroll.scroll_home(animate=False)
+
+    def action_bottom(self) -> None:
+        self._scroll.scroll_end(animate=False)
+
+    def action_page_down(self) -> None:
+        self._scroll.scroll_page_down(animate=False)
+
+    def action_page_up(self) -> None:
+        self._scroll.scroll_page_up(animate=False)
+
+    # --- Fetching ---
+
+    def _refresh(self) -> None:
+        """Fetch what has changed: the detail with the status, the last lines with the length of the log."""
+        row = self.selected
+        if self.app.screen is not self or row is None:
+            return
+        if (row.state, row.attempt, row.restarts) != self._detail_of:
+            self._detail_of = (row.state, row.attempt, row.restarts)
+            self.run_worker(self._fetch_detail(), group="detail", exclusive=True, exit_on_error=True)
+        if row.attempt and (row.attempt, row.log_bytes) != self._tail_of:
+            self._tail_of = (row.attempt, row.log_bytes)
+            self.run_worker(self._fetch_tail(row.attempt), group="tail", exclusive=True, exit_on_error=True)
+
+    async def _fetch_detail(self) -> None:
+        try:
+            self._detail, self._trouble = await self.controls.detail(self._job), ""
+            for figure, _ in FIGURES:
+                self._history[figure] = await self.controls.history(self._job, figure, 240)
+        except ControlError as error:
+            self._trouble, self._detail_of = str(error), None
+        self.paint()
+
+    async def _fetch_tail(self, attempt: int) -> None:
+        try:
+            page = await self.controls.log(self._job, attempt, -TAIL_BYTES, TAIL_BYTES)
+        except ControlError:
+            self._tail_of = (-1, -1)
+            return
+        data = page.data.removesuffix(b"\n").split(b"\n")
+        self._tail = tuple(shown_line(each, 400) for each in data[-TAIL_LINES:])
+        self.paint()
+
+    # --- Drawing ---
+
+    def _body(self, width: int) -> Iterable[Content]:
+        row = self.selected
+        if row is None:
+            yield line((f"{self._job} is no longer in the plan", "$warn"))
+            return
+        yield from _head(row)
+        if self._trouble:
+            yield _field("details", [(f"not fetched: {self._trouble}", "$bad")])
+        yield from _diagnosis(row)
+        if self._detail is not None:
+            yield from _attempts(self._detail.attempts)
+        yield from self._resources(width)
+        if self._tail:
+            yield from _section("Last lines of the log", "l opens it")
+            yield from (line(("  ", ""), each) for each in self._tail)
+        if self._detail is not None:
+            yield from _command(self._detail)
+
+    def _resources(self, width: int) -> Iterable[Content]:
+        shown = [(name, self._history[figure]) for figure, name in FIGURES if figure in self._history]
+        shown = [(name, history) for name, history in shown if len(history.at) > 1]
+        if not shown:
+            return
+        yield from _section("Resources over the run")
+        for name, history in shown:
+            top = max(history.values)
+            words = fmt.size(top) if name == "memory" else f"{top:,.0f} %"
+            curve = blocks(resample(history.at, history.values, max(8, min(80, width - LABEL - 24))))
+            yield _field(name, [(curve, "$curve"), f"  peak {words}"])
+
+
+def _field(name: str, pieces: list[Piece]) -> Content:
+    return line((f"  {name:<{LABEL}}", "$label"), *pieces)
+
+
+def _section(title: str, hint: str = "") -> Iterable[Content]:
+    yield line("")
+    yield line((title, "bold"), (f"  {hint}" if hint else "", "$faint"))
+
+
+def _head(row: JobRow) -> Iterable[Content]:
+    tone = f"${TONES[row.state]}"
+    yield line((f"{GLYPHS[row.state]} {row.name}", f"bold {tone}"), ("  ", ""), (row.state, tone), f"  {row.why}")
+    facts: list[Piece] = []
+    if row.attempt:
+        facts.append(f"attempt {row.attempt}, {row.restarts} restart{'' if row.restarts == 1 else 's'}")
+    if row.up_s is not None:
+        facts.append(f"{'up' if row.live else 'ran'} {fmt.duration(row.up_s)}")
+    if row.pid is not None and row.live:
+        facts.append(f"pid {row.pid}, {row.processes} process{'' if row.processes == 1 else 'es'}")
+    if row.memory is not None:
+        facts.append(fmt.size(row.memory))
+    if row.cpu_percent is not None:
+        facts.append(f"cpu {row.cpu_percent:,.0f} %")
+    if row.exit_code is not None:
+        facts.append(f"exit code {row.exit_code}")
+    if row.signal is not None:
+        facts.append(f"signal {row.signal}")
+    if facts:
+        yield _field("now" if row.live else "ended", joined(facts))
+    if row.progress is not None:
+        total = f" of {fmt.count(row.total)}" if row.total else ""
+        share = f" ({fmt.percent(row.share)})" if row.share is not None else ""
+        rate = f", {fmt.number(row.rate)}/s" if row.rate else ""
+        phase = clean(row.progress.phase, 80)
+        yield _field("progress", [f"{phase}: {fmt.count(row.done)}{total} {row.unit}{share}{rate}"])
+    if row.eta is not None:
+        basis = f"  from {clean(row.eta.basis, 200)}" if row.eta.basis else ""
+        yield _field("ETA", [(fmt.eta(row.eta), "bold"), (basis, "$label")])
+    if row.needs:
+        yield _field("needs", [", ".join(row.needs)])
+    if row.result is not None:
+        yield _field("result", [f"{fmt.count(row.result.records)} records · {clean(row.result.message, 400)}"])
+        if row.result.manifest:
+            yield _field("manifest", [clean(row.result.manifest, 400)])
+
+
+def _diagnosis(row: JobRow) -> Iterable[Content]:
+    found = row.diagnosis
+    if found is None:
+        return
+    yield from _section("What happened")
+    yield line(("  ", ""), (clean(found.summary, 600), f"${Tone.BAD if row.crashed else Tone.WARN}"))
+    for each in found.evidence:
+        yield line(("  evidence  ", "$label"), clean(each, 600))
+    if found.advice:
+        yield line(("  to do     ", "$label"), (clean(found.advice, 600), "bold"))
+
+
+def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
+    if not attempts:
+        return
+    yield from _section("Attempts")
+    yield line((f"  {'':>3}  {'began':<9}{'ran':>12}  {'ended':<16}{'peak':>9}{'log':>9}  reason", "$faint"))
+    for each in sorted(attempts, key=lambda one: -one.number)[:20]:
+        began = clock(each.started_at) if each.started_at is not None else fmt.NOTHING
+        ran = each.ended_at - each.started_at if each.ended_at is not None and each.started_at is not None else None
+        end = f"signal {each.signal}" if each.signal is not None else ""
+        end = end or (f"exit {each.exit_code}" if each.exit_code is not None else clean(each.state, 16))
+        yield line(
+            (f"  {each.number:>3}  ", "bold"),
+            f"{began:<9}{fmt.duration(ran):>12}  {end:<16}",
+            f"{fmt.size(each.peak_memory):>9}{fmt.size(each.log_bytes):>9}  ",
+            (clean(each.reason, 300), "$label"),
+        )
+
+
+def _command(detail: JobDetail) -> Iterable[Content]:
+    yield from _section("Command line")
+    yield line(("  ", ""), clean(shlex.join(detail.spec.argv), 8000))
+    yield _field("folder", [clean(detail.folder, 400)])
+    yield _field("release", [clean(detail.status.release, 80)])
+    if detail.environment:
+        yield from _section("Environment", "secrets masked")
+        for name, value in sorted(detail.environment.items()):
+            yield line(("  ", ""), (clean(name, 100), "$label"), "=", clean(value, 1000))

@@ -1,0 +1,182 @@
+"""The one-line parts around the panes: attention, header, vitals, the selected job, keys and what was just done."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+from console.tui.keymap import Situation, applying
+from console.tui.palette import GLYPHS, TONE_GLYPHS, TONES
+from console.tui.widgets.events import event_line
+from console.tui.widgets.host import disk_pieces, gpu_summary, joined
+from console.tui.widgets.inference import figures as inference_figures
+from console.tui.widgets.pane import Piece, fit, line, lines
+from console.tui.widgets.server import figures as server_figures
+from console.view import Attention, Snapshot, Tone
+from console.view import format as fmt
+from console.view.plot import blocks, resample
+from console.view.rows import JobRow
+from console.view.text import clean
+from pipeline.protocol import JobState
+
+
+class Bar(Static):
+    """One or few lines that repaint only when what they say has changed."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id, markup=False)
+        self._drawn: Content | None = None
+
+    def say(self, content: Content) -> None:
+        """Show ``content``."""
+        if self._drawn is None or not self._drawn.is_same(content):
+            self._drawn = content
+            self.update(content, layout=False)
+
+
+class AttentionBar(Bar):
+    """Whether a person is needed: a glyph, the worst thing first, the key that helps at the right."""
+
+    def show(self, said: Attention) -> None:
+        width = max(10, self.size.width - 2)
+        keys = f"  {said.keys}" if said.keys else ""
+        text = fit(line((f"{TONE_GLYPHS[said.tone]} {said.text}", f"${said.tone}")), width - len(keys))
+        gap = max(0, width - text.cell_length - len(keys))
+        for tone in Tone:
+            self.set_class(tone is said.tone, f"-{tone}")
+        self.say(line(text, " " * gap, (keys, f"bold ${said.tone}")))
+
+
+class HeaderBar(Bar):
+    """Run and host at the left; the age of the data, run time and ETA at the right."""
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        width = max(10, self.size.width - 2)
+        age = snapshot.age(now)
+        if age is None:
+            live: Piece = (snapshot.link.state, "$idle")
+        elif snapshot.link.state == "live" and not snapshot.stale(now):
+            # Only whole beats are worth a repaint: a figure that moves every second reads as news.
+            live = (f"live, {'<3' if age < 3 else f'{age:.0f}'} s old", "$good")
+        else:
+            word = "stale" if snapshot.link.state == "live" else snapshot.link.state
+            live = (f"{word}, {fmt.age(age)} old", "bold $warn")
+        right: list[Piece] = [live]
+        if snapshot.run_time is not None:
+            right.append(f"run {fmt.duration(snapshot.run_time)}")
+        slow = snapshot.longest
+        if slow is not None:
+            right.append(line(("ETA ", "$label"), (fmt.eta(slow.eta), "bold"), (f" {slow.name}", "$label")))
+        end = line(*joined(right, "   "))
+        name = clean(snapshot.run, 80) or "no run"
+        start = fit(
+            line((name, "bold"), (" @ ", "$faint"), clean(snapshot.host_label, 80)), width - end.cell_length - 1
+        )
+        self.say(line(start, " " * max(1, width - start.cell_length - end.cell_length), end))
+
+
+class Vitals(Bar):
+    """Host, server and inference on three lines, for a small terminal."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        width = max(10, self.size.width - 2)
+        rows = (self._host(snapshot), self._server(snapshot), self._inference(snapshot))
+        self.say(lines(fit(line((f"{name:<7}", "$label"), row), width) for name, row in rows))
+
+    def _host(self, snapshot: Snapshot) -> tuple[str, Content]:
+        host = snapshot.host
+        if host is None:
+            return "host", line(("no figures yet", "$faint"))
+        share = host.memory_used / host.memory_limit if host.memory_limit else None
+        pieces: list[Piece] = [
+            line(f"{fmt.size_of(host.memory_used, host.memory_limit)} ", (fmt.bar(share, 8), "$curve")),
+        ]
+        if host.memory_some is not None:
+            pieces.append(f"some {host.memory_some:.0f} %")
+        pieces.append(f"cpu {host.cpu_percent:.0f} %")
+        if host.gpus:
+            pieces.append(line(f"{len(host.gpus)} GPUs ", *gpu_summary(host.gpus)))
+        pieces += disk_pieces(host, snapshot.disk_left_s)
+        return "memory", line(*joined(pieces))
+
+    def _server(self, snapshot: Snapshot) -> tuple[str, Content]:
+        row = next((each for each in snapshot.servers if each.sample is not None), None)
+        row = row or next(iter(snapshot.servers), None)
+        if row is None:
+            return "server", line(("none in the plan", "$faint"))
+        words: list[Piece] = [(f"{GLYPHS[row.state]} {row.job} {row.state}", f"${TONES[row.state]}")]
+        if row.sample is not None:
+            words += figures if (figures := server_figures(row.sample)) and row.sample.ready else [row.step]
+        return "server", line(*joined(words))
+
+    def _inference(self, snapshot: Snapshot) -> tuple[str, Content]:
+        figure = snapshot.inference
+        if figure is None:
+            return "answers", line(("no generation in the plan", "$faint"))
+        if figure.done is None:
+            state = (f"{GLYPHS[figure.state]} {figure.state}", f"${TONES[figure.state]}")
+            return "answers", line(state, (f"  {figure.why}", "$label"))
+        curve = blocks(resample(figure.history.at, figure.history.values, 16)) if len(figure.history.at) > 1 else ""
+        pieces: list[Piece] = []
+        if figure.tok_s is not None:
+            pieces.append(line((f"{fmt.number(figure.tok_s)} tok/s ", "bold"), (curve, "$curve")))
+        pieces.append(f"{fmt.short_count(figure.done)} of {fmt.short_count(figure.total)}")
+        pieces += inference_figures(figure)
+        return "answers", line(*joined(pieces))
+
+
+class Selection(Bar):
+    """The selected job in full: what its row had to cut."""
+
+    def show(self, row: JobRow | None) -> None:
+        width = max(10, self.size.width - 2)
+        if row is None:
+            return self.say(line(""))
+        pieces: list[Piece] = [(f"{GLYPHS[row.state]} {row.name} {row.state}", f"bold ${TONES[row.state]}")]
+        if row.why:
+            pieces.append(row.why)
+        if row.restarts:
+            pieces.append((f"{row.restarts} restart{'s' if row.restarts > 1 else ''}", "$warn"))
+        if row.eta is not None:
+            pieces.append(f"ETA {fmt.eta(row.eta)}")
+        if row.cpu_percent is not None:
+            pieces.append(f"cpu {row.cpu_percent:.0f} %")
+        if row.last_line and row.state is not JobState.DONE:
+            pieces.append((row.last_line, "$faint"))
+        return self.say(fit(line(*joined(pieces)), width))
+
+
+class StatusBar(Bar):
+    """What was just done and how it went; without that, the newest event."""
+
+    def show(self, said: tuple[Tone, str] | None, snapshot: Snapshot) -> None:
+        width = max(10, self.size.width - 2)
+        if said is not None:
+            tone, text = said
+            self.say(fit(line((f"{TONE_GLYPHS[tone]} {clean(text, 400)}", f"bold ${tone}")), width))
+        elif snapshot.events:
+            self.say(event_line(snapshot.events[0], width))
+        else:
+            self.say(line(""))
+
+
+class KeyBar(Bar):
+    """The keys that do something here, as many as fit; each can be clicked."""
+
+    def show(self, now: Situation) -> None:
+        width = max(10, self.size.width - 2)
+        pieces: list[Content] = []
+        used = 0
+        for key in applying(now):
+            if not key.label:
+                continue
+            wide = len(key.shown) + len(key.label) + 3
+            if used + wide > width and pieces:
+                break
+            used += wide
+            pieces.append(
+                Content.assemble((key.shown, "bold $busy"), (f" {key.label}", "$label")).stylize(
+                    f"@click=screen.{key.action}"
+                )
+            )
+        self.say(Content("  ").join(pieces))

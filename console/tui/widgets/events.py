@@ -1,0 +1,44 @@
+"""What happened, newest first."""
+
+from __future__ import annotations
+
+import time
+
+from textual.content import Content
+from textual.geometry import Size
+
+from console.tui.palette import TONES
+from console.tui.widgets.pane import Pane, fit, line, lines
+from console.view import Snapshot
+from console.view.text import clean
+from pipeline.protocol import Event
+
+SHOWN = 200
+
+
+def clock(at: float) -> str:
+    """A wall time of the container on this machine's clock face: "14:02:41"."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "--:--:--"
+
+
+def event_line(event: Event, width: int) -> Content:
+    """One event on one line."""
+    tone = f"${TONES[event.status.state]}" if event.status else ""
+    text, job = clean(event.text, 300), clean(event.job, 60)
+    named = f"{job} " if job and not text.startswith(job) else ""
+    by = f" ({clean(event.by, 40)})" if event.by else ""
+    return fit(line((f"{clock(event.at)} ", "$faint"), (named, tone), (text, tone), (by, "$faint")), width)
+
+
+class EventsPane(Pane):
+    """See the module."""
+
+    TITLE = "Events"
+
+    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+        if not snapshot.events:
+            return line(("nothing has happened yet", "$faint"))
+        return lines(event_line(event, room.width) for event in snapshot.events[:SHOWN])

@@ -1,0 +1,138 @@
+"""The first line of the screen: whether a person is needed, the worst thing first, with the key that helps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from console.view import format as fmt
+from console.view.rows import JobRow
+from console.view.snapshot import Snapshot, Tone
+from console.view.text import clean
+from pipeline.protocol import JobState
+
+MEMORY_SHARE: Final = 0.95
+MEMORY_PRESSURE: Final = 20.0
+DISK_SHARE: Final = 0.05
+DISK_LEFT_S: Final = 6 * fmt.HOUR
+GAVE_UP: Final = (JobState.LOST, JobState.FAILED, JobState.EMPTY)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One line. ``keys`` says what to press; ``job`` is the one it is about; ``needed`` whether a person is."""
+
+    tone: Tone
+    text: str
+    keys: str = ""
+    job: str = ""
+    needed: bool = False
+
+
+def attention(snapshot: Snapshot, now: float) -> Attention:
+    """What the operator should know first at monotonic time ``now``."""
+    return (
+        _link(snapshot, now)
+        or _crashed(snapshot.jobs)
+        or _ailing(snapshot.jobs)
+        or _host(snapshot)
+        or _well(snapshot.jobs, has_plan=snapshot.plan is not None)
+    )
+
+
+def _link(snapshot: Snapshot, now: float) -> Attention | None:
+    link, label = snapshot.link, clean(snapshot.host_label, 60)
+    detail = clean(link.detail, 200)
+    age = snapshot.age(now)
+    if link.state == "refused":
+        return Attention(Tone.BAD, f"{label} refused: {detail}", "c tries again", needed=True)
+    if link.state == "lost":
+        shown = "" if age is None else f" · figures are {fmt.age(age)} old, jobs go on"
+        since = fmt.duration(now - link.since)
+        return Attention(Tone.BAD, f"link to {label} lost {since} ago: {detail or 'connecting again'}{shown}")
+    if age is None:
+        return Attention(Tone.BUSY, f"connecting to {label} … {detail}".rstrip())
+    if snapshot.stale(now):
+        said = detail or "the link is up"
+        return Attention(Tone.WARN, f"stale: nothing heard from the agent for {fmt.duration(age)} · {said}")
+    return None
+
+
+def dependents(job: str, jobs: Sequence[JobRow]) -> int:
+    """How many jobs wait for ``job``, directly or through others."""
+    blocked = {job}
+    grown = True
+    while grown:
+        more = {row.name for row in jobs if row.name not in blocked and blocked.intersection(row.needs)}
+        blocked |= more
+        grown = bool(more)
+    return len(blocked) - 1
+
+
+def _worst(rows: Sequence[JobRow], jobs: Sequence[JobRow]) -> JobRow:
+    return max(rows, key=lambda row: dependents(row.name, jobs))
+
+
+def _about(row: JobRow, jobs: Sequence[JobRow]) -> str:
+    held = dependents(row.name, jobs)
+    waits = f" · {held} job{'s' if held > 1 else ''} wait{'' if held > 1 else 's'} for it" if held else ""
+    summary = row.diagnosis.summary if row.diagnosis and not row.why else row.why
+    return f"{row.name} {row.state}{': ' if summary else ''}{clean(summary, 200)}{waits}"
+
+
+def _crashed(jobs: Sequence[JobRow]) -> Attention | None:
+    rows = [row for row in jobs if row.state in GAVE_UP]
+    if not rows:
+        return None
+    worst = _worst(rows, jobs)
+    if len(rows) == 1:
+        return Attention(Tone.BAD, f"1 needs you: {_about(worst, jobs)}", "r restarts", worst.name, needed=True)
+    return Attention(
+        Tone.BAD, f"{len(rows)} need you: {_about(worst, jobs)}", "R restarts all", worst.name, needed=True
+    )
+
+
+def _ailing(jobs: Sequence[JobRow]) -> Attention | None:
+    stalled = [row for row in jobs if row.state is JobState.STALLED]
+    if stalled:
+        worst = _worst(stalled, jobs)
+        return Attention(Tone.WARN, f"{len(stalled)} stalled: {_about(worst, jobs)}", "l log", worst.name, needed=True)
+    again = [row for row in jobs if row.state is JobState.BACKOFF]
+    if again:
+        worst = _worst(again, jobs)
+        return Attention(Tone.WARN, f"{_about(worst, jobs)} · starts again by itself", "r now", worst.name)
+    return None
+
+
+def _host(snapshot: Snapshot) -> Attention | None:
+    host = snapshot.host
+    if host is not None:
+        if host.disk_free is not None and host.disk_total and host.disk_free < DISK_SHARE * host.disk_total:
+            return Attention(Tone.WARN, f"disk nearly full: {fmt.size(host.disk_free)} left", needed=True)
+        if snapshot.disk_left_s is not None and snapshot.disk_left_s < DISK_LEFT_S:
+            return Attention(Tone.WARN, f"disk full in {fmt.duration(snapshot.disk_left_s)} at this rate", needed=True)
+        if host.memory_limit and host.memory_used > MEMORY_SHARE * host.memory_limit:
+            text = f"memory nearly full: {fmt.size_of(host.memory_used, host.memory_limit)}"
+            return Attention(Tone.WARN, text, needed=True)
+        if host.memory_some is not None and host.memory_some > MEMORY_PRESSURE:
+            return Attention(Tone.WARN, f"memory pressure: something waited {host.memory_some:.0f} % of the last 10 s")
+    if snapshot.agent is not None and not snapshot.agent.keeper:
+        return Attention(Tone.WARN, "the agent's keeper is not seen: nothing would restart the agent at night")
+    return None
+
+
+def _well(jobs: Sequence[JobRow], *, has_plan: bool) -> Attention:
+    if not jobs:
+        said = "the plan has no jobs" if has_plan else "no plan on this host yet: draftdeck apply puts one"
+        return Attention(Tone.IDLE, said)
+    by_state = Counter(row.state for row in jobs)
+    if all(row.state is JobState.DONE or (row.service and row.state is JobState.STOPPED) for row in jobs):
+        return Attention(Tone.GOOD, f"all done: {by_state[JobState.DONE]} jobs finished")
+    order = [state for state in JobState if by_state[state]]
+    words = ", ".join(f"{by_state[state]} {state}" for state in order)
+    stopped = by_state[JobState.STOPPED]
+    if stopped and not any(row.live for row in jobs):
+        return Attention(Tone.WARN, f"nothing runs: {words}", "s starts")
+    return Attention(Tone.GOOD, f"all well: {words}")

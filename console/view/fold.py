@@ -1,0 +1,86 @@
+"""Snapshots from messages: one pure function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from console.view.snapshot import EVENTS_KEPT, LinkView, Snapshot
+from pipeline.protocol import Beat, Event, History, State, StreamLine
+
+Message = State | StreamLine | History | LinkView
+
+POINTS_KEPT: Final = 2000
+DISK_EVERY_S: Final = 30.0
+DISK_KEPT: Final = 240
+FIGURE: Final = "tok_s"
+"""The figure that the plot of the overview shows."""
+
+
+def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
+    """The snapshot after ``message``, which arrived at monotonic time ``now``. Pure; takes messages in any order."""
+    match message:
+        case State():
+            return _state(snapshot, message, now)
+        case StreamLine():
+            if message.event is not None:
+                snapshot = _event(snapshot, message.event, now)
+            if message.beat is not None:
+                snapshot = _beat(snapshot, message.beat, now)
+            return snapshot
+        case History():
+            return replace(snapshot, history={**snapshot.history, (message.job, message.figure): message})
+        case LinkView():
+            return replace(snapshot, link=message)
+
+
+def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
+    # An agent whose numbers begin anew has a new journal: events of the old one are of another run.
+    known = snapshot.events if state.seq >= snapshot.seq else ()
+    events = {event.seq: event for event in (*known, *state.events)}
+    folded = replace(
+        snapshot,
+        run=state.plan.run if state.plan else snapshot.run,
+        agent=state.agent,
+        plan=state.plan,
+        statuses=dict(state.jobs),
+        seq=state.seq,
+        events=tuple(events[seq] for seq in sorted(events, reverse=True)[:EVENTS_KEPT]),
+    )
+    return _beat(folded, replace(state.beat, at=max(state.beat.at, state.at)), now)
+
+
+def _event(snapshot: Snapshot, event: Event, now: float) -> Snapshot:
+    if event.seq <= snapshot.seq:
+        return replace(snapshot, received=now)
+    statuses = snapshot.statuses
+    if event.status is not None:
+        statuses = {**statuses, event.status.name: event.status}
+    return replace(
+        snapshot,
+        received=now,
+        seq=event.seq,
+        statuses=statuses,
+        events=(event, *snapshot.events[: EVENTS_KEPT - 1]),
+    )
+
+
+def _beat(snapshot: Snapshot, beat: Beat, now: float) -> Snapshot:
+    history = dict(snapshot.history)
+    for name, sample in beat.jobs.items():
+        progress = sample.progress
+        if progress is None or FIGURE not in progress.figures:
+            continue
+        seen = history.get((name, FIGURE), History(name, FIGURE, (), ()))
+        if not seen.at or progress.at > seen.at[-1]:
+            history[name, FIGURE] = History(
+                name,
+                FIGURE,
+                (*seen.at[-POINTS_KEPT + 1 :], progress.at),
+                (*seen.values[-POINTS_KEPT + 1 :], progress.figures[FIGURE]),
+            )
+    disk = snapshot.disk
+    free = beat.host.disk_free if beat.host else None
+    if free is not None and (not disk or beat.at - disk[-1][0] >= DISK_EVERY_S):
+        disk = (*disk[-DISK_KEPT + 1 :], (beat.at, free))
+    return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, disk=disk)
