@@ -1,9 +1,9 @@
 """Token ids and the loss mask of a sample: 1 on what the target wrote, 0 elsewhere.
 
 The target writes the text of an assistant turn and its end token; the turn's header is part of the prompt. The spans
-come from the template's generation markers where it has them, else from rendering the conversation up to before and after
-each assistant turn. The rendered text is tokenized span by span: the server tokenizes a prompt by itself too, so the
-tokens at the seams are the ones it sees. What is masked in is proved by comparing its text with the turn's.
+come from the template's generation markers where it has them, else from rendering the conversation up to before and up
+to after each assistant turn. The rendered text is tokenized span by span: the server tokenizes a prompt by itself too, so
+the tokens at the seams are the ones it sees. What is masked in is proved by comparing its text with the turn's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Sample:
-    """A tokenized conversation. ``unmasked_turns``: assistant turns without loss, as the template changes them later."""
+    """A tokenized conversation. ``unmasked_turns``: assistant turns the template changes later; no loss."""
 
     input_ids: list[int]
     loss_mask: list[int]
