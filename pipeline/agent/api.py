@@ -1,0 +1,241 @@
+"""The agent's HTTP routes. What changes something does not exist on the read-only socket."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipeline.agent import actions, logs, paths
+from pipeline.agent.applying import apply
+from pipeline.agent.board import Job
+from pipeline.agent.environment import MASKED
+from pipeline.agent.stream import EventStream
+from pipeline.agent.supervisor import Supervisor
+from pipeline.protocol import (
+    ActionReply,
+    ActionRequest,
+    AgentInfo,
+    ApplyRequest,
+    History,
+    JobDetail,
+    LogHits,
+    LogPage,
+    Problem,
+    State,
+)
+
+Body = TypeVar("Body")
+BODY_LIMIT: Final = 16 << 20
+EVENTS_IN_STATE: Final = 200
+PAGE: Final = 64 * 1024
+PAGE_LIMIT: Final = 1 << 20
+SEARCH_BUDGET: Final = 64 << 20
+POINTS: Final = 200
+POINTS_LIMIT: Final = 5000
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the routes need beside the supervisor."""
+
+    info: Callable[[], AgentInfo]
+    leave: Callable[[bool], None]  # end the agent; True: the keeper too
+
+
+class Api:
+    """The routes of one supervisor."""
+
+    def __init__(self, supervisor: Supervisor, control: Control) -> None:
+        self._supervisor = supervisor
+        self._board = supervisor.board
+        self._control = control
+
+    def app(self, *, read_only: bool) -> Starlette:
+        reading = [
+            Route("/v1/state", self.state),
+            Route("/v1/events", self.events),
+            Route("/v1/history", self.history),
+            Route("/v1/jobs/{name}", self.detail),
+            Route("/v1/jobs/{name}/log", self.log),
+            Route("/v1/jobs/{name}/log/search", self.search),
+        ]
+        changing = [
+            Route("/v1/plan", self.plan, methods=["PUT"]),
+            Route("/v1/restart-crashed", self.restart_crashed, methods=["POST"]),
+            Route("/v1/upgrade", self.upgrade, methods=["POST"]),
+            Route("/v1/shutdown", self.shutdown, methods=["POST"]),
+            Route("/v1/jobs/{name}/{action}", self.action, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {HTTPException: _problem, Exception: _fault}
+        return Starlette(routes=reading if read_only else reading + changing, exception_handlers=handlers)
+
+    # --- reading ---
+
+    async def state(self, _: Request) -> Response:
+        board = self._board
+        return _json(
+            State(
+                self._control.info(), time.time(), board.store.seq, board.plan, board.statuses(), board.beat(),
+                tuple(board.events)[-EVENTS_IN_STATE:],
+            )
+        )  # fmt: skip
+
+    async def events(self, request: Request) -> Response:
+        since = _number(request, "since", 0, 0, 1 << 62)
+        if since > self._board.store.seq:
+            raise HTTPException(
+                409, f"since={since}, but the newest event is {self._board.store.seq}: read the state anew"
+            )
+        return cast(Response, EventStream(self._board, since))
+
+    async def history(self, request: Request) -> Response:
+        job, figure = request.query_params.get("job", ""), request.query_params.get("figure", "")
+        points = _number(request, "points", POINTS, 1, POINTS_LIMIT)
+        at, values = await self._supervisor.senses.call(self._supervisor.figures.query, job, figure, points)
+        return _json(History(job, figure, at, values))
+
+    async def detail(self, request: Request) -> Response:
+        job = self._job(request)
+        folder = self._folder(job, job.status.attempt)
+        environment = await asyncio.to_thread(_environment, folder) if job.status.attempt else {}
+        attempts = self._board.store.attempts(job.spec.name)
+        return _json(JobDetail(job.spec, job.status, attempts, environment, str(folder)))
+
+    async def log(self, request: Request) -> Response:
+        job, attempt = self._attempt(request)
+        offset = _number(request, "offset", -PAGE, -(1 << 62), 1 << 62)
+        limit = _number(request, "limit", PAGE, 1, PAGE_LIMIT)
+        path = self._folder(job, attempt) / "log"
+        start, size, data = await asyncio.to_thread(logs.page, path, offset, limit)
+        return _json(LogPage(attempt, start, size, data))
+
+    async def search(self, request: Request) -> Response:
+        job, attempt = self._attempt(request)
+        text = request.query_params.get("text", "")
+        if not text:
+            raise HTTPException(400, "text is missing: what to search for")
+        offset = _number(request, "offset", 0, 0, 1 << 62)
+        limit = _number(request, "limit", 1000, 1, 10_000)
+        path = self._folder(job, attempt) / "log"
+        found, end = await asyncio.to_thread(logs.search, path, text, offset, limit, SEARCH_BUDGET)
+        size = path.stat().st_size if path.exists() else 0
+        return _json(LogHits(attempt, found, end, size))
+
+    # --- changing ---
+
+    async def plan(self, request: Request) -> Response:
+        wanted = await _body(request, ApplyRequest)
+        reply = await apply(self._board, self._supervisor.workdir, wanted)
+        self._supervisor.wake()
+        return _json(reply, 200 if reply.applied or wanted.dry_run or reply.changes else 422)
+
+    async def action(self, request: Request) -> Response:
+        name = request.path_params["action"]
+        if name not in actions.ACTIONS:
+            raise HTTPException(404, f"no action {name!r}; there are {', '.join(actions.ACTIONS)}")
+        reply = actions.act(self._board, self._job(request), name, await _body(request, ActionRequest))
+        self._supervisor.wake()
+        return _json(reply)
+
+    async def restart_crashed(self, request: Request) -> Response:
+        reply = actions.restart_crashed(self._board, await _body(request, ActionRequest))
+        self._supervisor.wake()
+        return _json(reply)
+
+    async def upgrade(self, request: Request) -> Response:
+        asked = await _body(request, ActionRequest)
+        release = request.query_params.get("release", "")
+        if not release.replace("-", "").replace("_", "").isalnum():
+            raise HTTPException(400, f"release {release!r} is no release's name")
+        workdir = self._supervisor.workdir
+        if not (Path(paths.release_dir(workdir, release)) / "pipeline").is_dir():
+            raise HTTPException(404, f"release {release} is not deployed under {workdir}/releases")
+        reply = ActionReply(True, f"the agent goes on as release {release}")
+
+        def deed() -> tuple[ActionReply, list[actions.Effect]]:
+            paths.set_current_release(workdir, release)
+            return reply, [lambda: self._control.leave(False)]
+
+        return _json(actions.once(self._board, asked, "upgrade", [], deed))
+
+    async def shutdown(self, request: Request) -> Response:
+        asked = await _body(request, ActionRequest)
+        stopping = request.query_params.get("jobs", "") == "stop"
+        reply = ActionReply(True, "agent and keeper end" + (", jobs are stopped" if stopping else ", jobs go on"))
+        if stopping:
+            await self._supervisor.stop_all(asked)
+        answer = actions.once(self._board, asked, "shutdown", [], lambda: (reply, [lambda: self._control.leave(True)]))
+        return _json(answer)
+
+    # --- helpers ---
+
+    def _job(self, request: Request) -> Job:
+        name = request.path_params["name"]
+        job = self._board.jobs.get(name)
+        if job is None:
+            raise HTTPException(404, f"no job {name!r} in the plan")
+        return job
+
+    def _attempt(self, request: Request) -> tuple[Job, int]:
+        job = self._job(request)
+        attempt = _number(request, "attempt", job.status.attempt, 0, 1 << 31) or job.status.attempt
+        return job, attempt
+
+    def _folder(self, job: Job, attempt: int) -> Path:
+        return Path(paths.attempt_dir(self._supervisor.workdir, job.spec.name, attempt))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    try:
+        spec = msgspec.json.decode((folder / "spec.json").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return {**spec.get("env", {}), **dict.fromkeys(spec.get("secrets", ()), MASKED)}
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise HTTPException(400, f"{name}={text!r} is not a whole number") from None
+    if not least <= value <= most:
+        raise HTTPException(400, f"{name}={value} is not between {least} and {most}")
+    return value
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > BODY_LIMIT:
+            raise HTTPException(413, f"the body is longer than {BODY_LIMIT >> 20} MiB")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HTTPException(400, f"not a {kind.__name__}: {error}") from None
+
+
+async def _problem(_: Request, error: HTTPException) -> Response:
+    return _json(Problem(error.detail), error.status_code)
+
+
+async def _fault(_: Request, error: Exception) -> Response:
+    return _json(Problem(f"the agent failed: {type(error).__name__}: {error}; see agent.log"), 500)

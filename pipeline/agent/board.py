@@ -1,0 +1,185 @@
+"""The state of all jobs, and the only place that changes it: every change is journaled, numbered and announced here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pipeline.agent.run import Run
+from pipeline.agent.store import JobRecord, Store
+from pipeline.protocol import (
+    Attempt,
+    Beat,
+    Event,
+    HostSample,
+    JobSample,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Plan,
+    ServerSample,
+)
+
+EVENTS_KEPT: Final = 2000
+
+
+@dataclass
+class Job:
+    """A job and all the agent knows of it. ``run`` is there exactly while an attempt has not been concluded."""
+
+    spec: JobSpec
+    status: JobStatus
+    wanted: str = "run"  # "run" or "stop"
+    restarts: tuple[float, ...] = ()
+    need: int | None = None
+    due: float = 0.0  # monotonic; when a job in backoff starts again
+    run: Run | None = None
+    sample: JobSample = field(default_factory=JobSample)
+    server: ServerSample | None = None
+    removed: bool = False
+    told_at: float = 0.0  # monotonic; of the newest event
+
+
+class Board:
+    """Jobs by name in the plan's order, the plan, the newest events, and who waits for changes."""
+
+    def __init__(self, store: Store, boot: str) -> None:
+        self.store = store
+        self.boot = boot
+        self.plan: Plan | None = store.plan()
+        self.jobs: dict[str, Job] = {}
+        self.host: HostSample | None = None
+        self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
+        self._listeners: set[asyncio.Event] = set()
+        self._undo: list[tuple[Job, JobStatus]] | None = (
+            None  # statuses before the open transaction; None: none is open
+        )
+        self._load()
+
+    def recall(self, run: Run) -> None:
+        """Give the run of an adopted attempt what the journal says was asked of it."""
+        record = self.store.jobs()[run.job]
+        run.stop_by, run.again, run.condemned = record.stop_by, record.again, record.condemned
+
+    def _load(self) -> None:
+        specs = {spec.name: spec for spec in self.plan.jobs} if self.plan is not None else {}
+        kept = self.store.jobs()
+        for name in [*specs, *(name for name in kept if name not in specs)]:
+            record = kept.get(name)
+            if record is None:
+                continue
+            spec = specs.get(name) or JobSpec(name, "", ())
+            restarts = record.restarts if record.boot == self.boot else ()
+            job = Job(spec, record.status, record.wanted, restarts, record.need, removed=name not in specs)
+            self.jobs[name] = job
+
+    # --- changes ---
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Journal everything inside as a whole; when that fails, statuses and events are as before."""
+        if self._undo is not None:
+            yield
+            return
+        self._undo = []
+        try:
+            with self.store.transaction():
+                yield
+        except BaseException:
+            for job, status in reversed(self._undo):
+                job.status = status
+            while self.events and self.events[-1].seq > self.store.seq:
+                self.events.pop()
+            raise
+        finally:
+            self._undo = None
+
+    def set(self, job: Job, state: JobState, reason: str = "", *, by: str = "", text: str = "", **changes: Any) -> None:
+        """Give a job a state; journaled with an event unless nothing changed at all."""
+        since = job.status.since if state is job.status.state else time.time()
+        status = replace(job.status, state=state, reason=reason, since=since, **changes)
+        if status == job.status:
+            return
+        if not text:
+            text = f"{status.name} {state}" + (f": {reason}" if reason else "")
+        job.told_at = time.monotonic()
+        with self.transaction():
+            assert self._undo is not None
+            self._undo.append((job, job.status))
+            job.status = status
+            self.save(job)
+            self.tell("state", text, job=job, by=by)
+
+    def save(self, job: Job) -> None:
+        """Journal a job without an event."""
+        run = job.run
+        asked = (run.stop_by, run.again, run.condemned) if run is not None else ("", False, "")
+        record = JobRecord(job.status, job.wanted, job.restarts, self.boot, job.need, *asked)
+        self.store.set_job(job.spec.name, record)
+
+    def save_attempt(self, run: Run, attempt: Attempt, *, ended: bool) -> None:
+        self.store.set_attempt(run.job, attempt, ended=ended)
+
+    def tell(self, kind: str, text: str, *, job: Job | None = None, by: str = "") -> None:
+        """Journal a numbered event and wake who waits."""
+        name, status = (job.spec.name, job.status) if job is not None else ("", None)
+        with self.transaction():
+            self.events.append(self.store.add_event(Event(0, time.time(), kind, text, name, by, status)))
+        self.announce()
+
+    def take_plan(self, plan: Plan) -> None:
+        """Go by a plan that is in the journal; jobs come in its order, those on their way out last."""
+        self.plan = plan
+        names = [spec.name for spec in plan.jobs]
+        self.jobs = {name: self.jobs[name] for name in [*names, *(name for name in self.jobs if name not in names)]}
+
+    def drop(self, job: Job) -> None:
+        """Forget a job that is no longer in the plan."""
+        with self.transaction():
+            self.store.remove_job(job.spec.name)
+            self.tell("plan", f"{job.spec.name} is no longer in the plan")
+        self.jobs.pop(job.spec.name, None)
+
+    # --- views ---
+
+    def statuses(self) -> dict[str, JobStatus]:
+        return {name: job.status for name, job in self.jobs.items()}
+
+    def specs(self) -> dict[str, JobSpec]:
+        return {name: job.spec for name, job in self.jobs.items()}
+
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(job.run for job in self.jobs.values() if job.run is not None)
+
+    def beat(self) -> Beat:
+        samples = {
+            name: replace(job.sample, server=job.server) for name, job in self.jobs.items() if job.status.attempt
+        }
+        return Beat(time.time(), self.store.seq, self.host, samples)
+
+    def events_after(self, since: int, limit: int) -> list[Event]:
+        """Events after number ``since``, from memory where it reaches back so far, else from the journal."""
+        if self.events and self.events[0].seq <= since + 1:
+            first = since + 1 - self.events[0].seq
+            return [self.events[at] for at in range(first, min(len(self.events), first + limit))]
+        return self.store.events(since, limit)
+
+    # --- listeners ---
+
+    def listen(self) -> asyncio.Event:
+        """An asyncio event that is set after every change; give it back to ``unlisten``."""
+        event = asyncio.Event()
+        self._listeners.add(event)
+        return event
+
+    def unlisten(self, event: asyncio.Event) -> None:
+        self._listeners.discard(event)
+
+    def announce(self) -> None:
+        for event in self._listeners:
+            event.set()

@@ -1,0 +1,49 @@
+"""Starting the keeper, by the agent, by ``start``, and by the start script that a container's entrypoint may call."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from pipeline.agent import paths
+
+
+def spawn_keeper(workdir: Path, runtime: Path) -> int:
+    """Start a keeper in a session of its own; its pid. One that finds another at work ends by itself."""
+    script = str(Path(paths.code_root(workdir)) / "pipeline" / "agent" / "keeper.py")
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", script, "--workdir", str(workdir)],
+        {**os.environ},
+        setsid=True,
+        setsigmask=(),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(runtime / "keeper.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
+
+
+def write_start_script(workdir: Path) -> Path:
+    """Write ``agent/start``: an idempotent script that brings the agent back after the container was restarted."""
+    path = Path(paths.agent_dir(workdir)) / "start"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    root = shlex.quote(paths.own_root())
+    releases = shlex.quote(str(workdir.resolve() / "releases"))
+    current = shlex.quote(str(path.with_name("current")))
+    text = f"""#!/bin/sh
+# Starts the agent of this work directory unless it runs. For the image's entrypoint or for @reboot.
+release=$(cat {current} 2>/dev/null)
+root={releases}/$release
+[ -n "$release" ] && [ -d "$root/pipeline" ] || root={root}
+export PYTHONPATH="$root"
+exec {shlex.quote(sys.executable)} -m pipeline.agent start --workdir {shlex.quote(str(workdir.resolve()))}
+"""
+    temporary = path.with_name(f".start.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(path)
+    return path

@@ -1,0 +1,114 @@
+"""Where the agent keeps its files. Standard library only: the keeper and the bridge import it too."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+
+SOCKET_PATH_LIMIT = 107  # bytes that fit into a sockaddr_un
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "fuse")
+
+
+class UnsafeFolderError(Exception):
+    """The runtime directory belongs to somebody else or is open to others."""
+
+
+def runtime_path(workdir: str | os.PathLike[str]) -> str:
+    """The path of the runtime directory of a work directory, whether it exists or not."""
+    real = os.path.realpath(workdir)
+    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:12]
+    return f"/tmp/draftdeck-{os.getuid()}-{digest}"  # noqa: S108 - owner and mode are checked before use
+
+
+def runtime_dir(workdir: str | os.PathLike[str]) -> str:
+    """Make the runtime directory (0700) where it is missing; UnsafeFolderError when it is not ours alone."""
+    path = runtime_path(workdir)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    check_private(path)
+    return path
+
+
+def check_private(path: str) -> None:
+    """Raise UnsafeFolderError unless ``path`` is a real directory of ours with mode 0700."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeFolderError(f"{path} is not a directory; remove it")
+    if found.st_uid != os.getuid():
+        raise UnsafeFolderError(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod 700 {path}")
+
+
+def socket_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> str:
+    """The agent's socket, or the one that can only be read from."""
+    return os.path.join(runtime_path(workdir), "read.sock" if read_only else "agent.sock")
+
+
+def agent_dir(workdir: str | os.PathLike[str]) -> str:
+    """``<workdir>/agent``: the current release, the start script, and the journal on a local file system."""
+    return os.path.join(os.path.realpath(workdir), "agent")
+
+
+def journal_path(workdir: str | os.PathLike[str]) -> str:
+    """The journal: in the work directory, or in the runtime directory where that is a network file system."""
+    folder = runtime_path(workdir) if on_network(os.path.realpath(workdir)) else agent_dir(workdir)
+    return os.path.join(folder, "journal.db")
+
+
+def on_network(path: str) -> bool:
+    """True when ``path`` lies on a network or FUSE file system, where SQLite's locks cannot be trusted."""
+    kind, longest = "", -1
+    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, point, found, *_ = line.split(" ")
+            point = point.replace("\\040", " ")
+            inside = path == point or path.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= longest:
+                kind, longest = found, len(point)
+    return kind.split(".")[0] in NETWORK_FILE_SYSTEMS
+
+
+def release_dir(workdir: str | os.PathLike[str], release: str) -> str:
+    """The folder of a deployed release; it holds ``pipeline/``."""
+    return os.path.join(os.path.realpath(workdir), "releases", release)
+
+
+def current_release(workdir: str | os.PathLike[str]) -> str:
+    """The release the agent starts from, as ``agent/current`` names it; "" when there is none."""
+    try:
+        with open(os.path.join(agent_dir(workdir), "current"), encoding="utf-8") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def own_root() -> str:
+    """The folder that this very code was loaded from; it holds ``pipeline/``."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def code_root(workdir: str | os.PathLike[str]) -> str:
+    """The folder the agent is to be started from: the current release, else where this code lies."""
+    current = current_release(workdir)
+    root = release_dir(workdir, current) if current else ""
+    return root if root and os.path.isdir(os.path.join(root, "pipeline")) else own_root()
+
+
+def attempt_dir(workdir: str | os.PathLike[str], job: str, number: int) -> str:
+    """The folder of one attempt of a job."""
+    return os.path.join(os.path.realpath(workdir), "jobs", job, str(number))
+
+
+def set_current_release(workdir: str | os.PathLike[str], release: str) -> None:
+    """Make ``release`` the one the agent starts from."""
+    folder = agent_dir(workdir)
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f".current.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(release + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, os.path.join(folder, "current"))

@@ -1,0 +1,260 @@
+"""One attempt of a job as the agent sees it: spawning its shim, adopting one, following it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from pipeline.agent import records
+from pipeline.agent.environment import mask
+from pipeline.agent.identity import Process, alive, descendants, identify, open_pidfd, read_stat, send
+from pipeline.files import write_atomically
+from pipeline.progress import PROGRESS_VARIABLE
+from pipeline.protocol import JobSpec
+
+POLL_S: Final = 0.02
+CLAIM_PATIENCE_S: Final = 2.0
+
+
+@dataclass
+class Run:
+    """An attempt that may still have processes. Changed by the supervisor alone."""
+
+    job: str
+    number: int
+    release: str
+    folder: Path
+    grace_s: float = 15.0
+    shim: Process | None = None
+    main: Process | None = None
+    stop_by: str = ""  # who asked for the end
+    kill: bool = False
+    again: bool = False  # start anew when it has ended
+    condemned: str = ""  # why the agent itself ends it
+    peak: int = 0
+    ending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress.jsonl"
+
+    def end(self, *, kill: bool = False) -> None:
+        """End the tree: TERM, grace, KILL, or KILL at once. Through the shim while there is one."""
+        self.kill |= kill
+        if self.shim is not None and send(self.shim, signal.SIGUSR1 if kill else signal.SIGTERM):
+            return
+        if self.shim is None and self.main is None:
+            return  # not spawned yet: whoever spawns looks at stop_by
+        task = asyncio.get_running_loop().create_task(end_tree(self, 0.0 if kill else self.grace_s))
+        self.ending.add(task)
+        task.add_done_callback(self.ending.discard)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended. Exactly one of the fields is set, but for ``shim_lost`` without any other: end not seen."""
+
+    exit: records.Exit | None = None
+    void: str = ""  # the job never started, and why
+    shim_lost: bool = False
+    container: str = ""  # what ended everything: "container restarted" or "host rebooted"
+
+
+def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, release: Path) -> dict[str, str]:
+    """Write the attempt's ``spec.json``; the environment of its shim, the only place that holds the secrets' values."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    shown = mask(environment, spec.secrets)
+    hidden = sorted(name for name, value in environment.items() if shown[name] != value)
+    body = {
+        "job": run.job,
+        "number": run.number,
+        "argv": [part.replace("{release}", str(release)) for part in spec.argv],
+        "env": {name: value for name, value in environment.items() if name not in hidden},
+        "secrets": hidden,
+        "cwd": str(cwd),
+        "log": str(run.log),
+        "grace_s": spec.stop_grace_s,
+        "oom_score_adj": spec.oom_score_adj,
+    }
+    write_atomically(run.folder / "spec.json", msgspec.json.encode(body))
+    return {name: environment[name] for name in hidden}
+
+
+def spawn(run: Run, secrets: Mapping[str, str]) -> int:
+    """Start the shim in a session of its own; a handle that says "started", or ends when the shim has."""
+    shim = Path(__file__).with_name("shim.py")
+    read, write = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", str(shim), str(run.folder)],
+            dict(secrets),
+            setsid=True,
+            setsigmask=(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, write, 1),
+            ],
+        )
+    except OSError:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    run.shim = identify(pid)
+    return read
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def told(handle: int) -> None:
+    """Return when the shim behind ``handle`` has said that the job started, or has ended."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(handle, _settle, future)
+    try:
+        await future
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+async def gone(process: Process) -> None:
+    """Return when exactly this process has ended; one that is a child of ours is collected."""
+    handle = open_pidfd(process)
+    if handle is not None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(handle, _settle, future)
+        try:
+            await future
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+    found = read_stat(process.pid)
+    if found is not None and found[3] == process.start and found[1] == os.getpid():
+        os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222 - it has ended
+
+
+async def follow(run: Run, handle: int | None, started: Callable[[records.Started], None]) -> Ending:
+    """Follow an attempt whose shim is known to its end; ``started`` is called once the job's process is known."""
+    if run.shim is not None:
+        if handle is not None:
+            await told(handle)
+        while (record := records.read_started(run.folder)) is None and alive(run.shim):  # noqa: ASYNC110 - the shim writes it
+            await asyncio.sleep(POLL_S)
+        if record is not None:
+            run.main = record.process
+            started(record)
+        await gone(run.shim)
+    return await after_shim(run, started)
+
+
+async def after_shim(run: Run, started: Callable[[records.Started], None]) -> Ending:
+    """What became of an attempt whose shim has ended. A job that outlived its shim is watched until it ends too."""
+    run.shim = None
+    record = records.read_exit(run.folder)
+    if record is not None:
+        return Ending(exit=record)
+    begun = records.read_started(run.folder)
+    if begun is None:
+        return Ending(void="its shim ended before the job started")
+    if run.main is None:
+        run.main = begun.process
+        started(begun)
+    if run.stop_by or run.condemned:
+        run.end(kill=run.kill)
+    await gone(run.main)
+    await end_tree(run, run.grace_s)
+    return Ending(shim_lost=True)
+
+
+async def adopt(run: Run, me: Process, container: str, started: Callable[[records.Started], None]) -> Ending:
+    """Follow an attempt that an earlier agent journaled, from whatever its files and processes say."""
+    record = records.read_exit(run.folder)
+    if record is not None:
+        return Ending(exit=record)
+    claim = records.read_claim(run.folder)
+    if claim is None:
+        claim = await _settle_claim(run, me, container)
+        if claim is None:
+            return Ending(void="the agent ended before the job was started")
+    if claim.owner != "shim":
+        return Ending(void="the agent ended before the job was started")
+    if claim.container != container:
+        record = records.read_exit(run.folder)
+        same_boot = claim.container.split(":")[0] == container.split(":")[0]
+        return Ending(container="container restarted" if same_boot else "host rebooted")
+    if alive(claim.process):
+        run.shim = claim.process
+        return await follow(run, None, started)
+    return await after_shim(run, started)
+
+
+async def _settle_claim(run: Run, me: Process, container: str) -> records.Claim | None:
+    """Claim an unclaimed attempt as abandoned (None), or wait for the claim that a shim is about to finish."""
+    if not records.claimed(run.folder) and records.abandon(run.folder, me, container):
+        return None
+    for _ in range(int(CLAIM_PATIENCE_S / POLL_S)):
+        claim = records.read_claim(run.folder)
+        if claim is not None:
+            return claim
+        await asyncio.sleep(POLL_S)
+    # The claim is empty: its shim died, or hangs, while writing it. Nothing of the job has run.
+    shim = await asyncio.to_thread(records.find_shim, run.folder)
+    if shim is not None:
+        send(shim, signal.SIGKILL)
+        await gone(shim)
+    return None
+
+
+async def end_tree(run: Run, grace_s: float) -> None:
+    """End a job that has no shim: TERM, grace, KILL, until nothing of it is found."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
+    told_already: set[Process] = set()
+    while found := await asyncio.to_thread(remains, run):
+        number = signal.SIGKILL if loop.time() >= deadline else signal.SIGTERM
+        for process in found:
+            if number == signal.SIGKILL or process not in told_already:
+                told_already.add(process)
+                send(process, number)
+        await asyncio.sleep(0.05)
+
+
+def remains(run: Run) -> set[Process]:
+    """What lives of a job: its process's tree and session, and all with the attempt's mark in their environment."""
+    found: set[Process] = set()
+    mark = f"{PROGRESS_VARIABLE}={run.progress}".encode()
+    if run.main is not None and alive(run.main):
+        found |= {run.main, *descendants(run.main.pid)}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        stat = read_stat(int(name)) if name.isdigit() else None
+        if stat is None or stat[0] in "ZX" or int(name) == os.getpid():
+            continue
+        process = Process(int(name), stat[3])
+        if run.main is not None and stat[2] == run.main.pid and stat[3] >= run.main.start:
+            found.add(process)
+            continue
+        try:
+            environment = Path(f"/proc/{name}/environ").read_bytes()
+        except OSError:
+            continue
+        if mark in environment.split(b"\0"):
+            found.add(process)
+    return found

@@ -1,0 +1,148 @@
+"""What the agent reads of its jobs and its host. Everything here may block; one thread runs it all, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pipeline.agent import logs, procs
+from pipeline.agent.gpus import GpuWatch
+from pipeline.agent.hoststats import HostSampler
+from pipeline.agent.progress_reader import ProgressTail
+from pipeline.agent.run import Run
+from pipeline.protocol import HostSample, JobSample, Progress, Result
+
+Answer = TypeVar("Answer")
+LOG_TAIL: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look found of a job."""
+
+    sample: JobSample
+    quiet_s: float  # since its progress advanced
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What an attempt left to read."""
+
+    log_tail: bytes
+    log_bytes: int
+    progress: Progress | None
+    result: Result | None
+
+
+class _Tracker:
+    """The readers of one attempt."""
+
+    def __init__(self, run: Run) -> None:
+        self.number = run.number
+        self.tail = ProgressTail(run.progress)
+        self.index = logs.LogIndexer(run.log, run.folder / "log.idx")
+        self.cpu: tuple[float, float] | None = None
+
+
+class Senses:
+    """One thread, and the readers that live in it."""
+
+    def __init__(self, workdir: Path) -> None:
+        self._thread = ThreadPoolExecutor(1, "senses")
+        self._gpus = GpuWatch()
+        self._host = HostSampler(workdir)
+        self._trackers: dict[str, _Tracker] = {}
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._gpus.stop()
+
+    async def call(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Run a function in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def look(self, runs: tuple[Run, ...]) -> tuple[HostSample, dict[str, Seen]]:
+        """The host, and each job that runs: one pass over /proc for all of them."""
+        table = procs.snapshot()
+        now = time.monotonic()
+        seen = {run.job: self._look_at(run, table, now) for run in runs}
+        for name in self._trackers.keys() - seen.keys():
+            del self._trackers[name]
+        return self._host.sample(self._gpus.latest(), self._gpus.remarks()), seen
+
+    def index_logs(self, runs: tuple[Run, ...]) -> None:
+        """Note the size of each log at this time."""
+        for run in runs:
+            self._tracker(run).index.tick()
+
+    def remains(self, run: Run) -> Remains:
+        """What is to be read of an attempt that has ended."""
+        tracker = self._tracker(run)
+        tracker.tail.poll()
+        tracker.index.tick()
+        self._trackers.pop(run.job, None)
+        _, size, tail = logs.page(run.log, -LOG_TAIL, LOG_TAIL)
+        return Remains(tail, size, tracker.tail.progress, tracker.tail.result)
+
+    def _look_at(self, run: Run, table: procs.Table, now: float) -> Seen:
+        tracker = self._tracker(run)
+        tracker.tail.poll()
+        # What a job leaves behind becomes a child of its shim, so the shim's tree is the whole job.
+        tree = table.tree(run.shim.pid, run.shim.start)[1:] if run.shim is not None else ()
+        if not tree and run.main is not None:
+            tree = table.tree(run.main.pid, run.main.start)
+        use = procs.tree_use(tree)
+        percent = None
+        if tracker.cpu is not None and now > tracker.cpu[1]:
+            percent = max(0.0, 100 * (use.cpu_s - tracker.cpu[0]) / (now - tracker.cpu[1]))
+        tracker.cpu = (use.cpu_s, now)
+        try:
+            size = run.log.stat().st_size
+        except OSError:
+            size = 0
+        sample = JobSample(
+            cpu_percent=percent,
+            memory=use.memory,
+            processes=use.processes,
+            progress=tracker.tail.progress,
+            rate=tracker.tail.rate,
+            eta=tracker.tail.eta,
+            last_line=logs.last_line(run.log) if size else "",
+            log_bytes=size,
+        )
+        return Seen(sample, tracker.tail.quiet_s)
+
+    def _tracker(self, run: Run) -> _Tracker:
+        tracker = self._trackers.get(run.job)
+        if tracker is None or tracker.number != run.number:
+            tracker = self._trackers[run.job] = _Tracker(run)
+        return tracker
+
+
+def figures(host: HostSample | None, samples: dict[str, JobSample]) -> dict[tuple[str, str], float]:
+    """The figures whose history is kept, by (job, figure); job "" is the host."""
+    found: dict[tuple[str, str], float | int | None] = {}
+    if host is not None:
+        found["", "cpu_percent"] = host.cpu_percent
+        found["", "memory_used"] = host.memory_used
+        found["", "memory_some"] = host.memory_some
+        found["", "disk_free"] = host.disk_free
+        for gpu in host.gpus:
+            found["", f"gpu{gpu.index}.utilisation"] = gpu.utilisation
+            found["", f"gpu{gpu.index}.memory_used"] = gpu.memory_used
+    for job, sample in samples.items():
+        found[job, "cpu_percent"] = sample.cpu_percent
+        found[job, "memory"] = sample.memory
+        found[job, "rate"] = sample.rate
+        if sample.progress is not None:
+            found[job, "done"] = sample.progress.done
+            found.update({(job, name): value for name, value in sample.progress.figures.items()})
+        if sample.server is not None:
+            for name in ("running", "queued", "kv_use", "tok_s", "accept_length"):
+                found[job, name] = getattr(sample.server, name)
+    return {key: float(value) for key, value in found.items() if value is not None}

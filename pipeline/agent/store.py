@@ -1,0 +1,204 @@
+"""The journal: plan, jobs, attempts, numbered events, answered requests, and the history of figures, in SQLite.
+
+State changes are durable when the call returns (WAL, synchronous=FULL). The history has its own connection, which may
+be used from another thread and loses at most its newest seconds when the machine fails.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from pipeline.protocol import ActionReply, Attempt, Event, JobStatus, Plan
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 1), body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (job TEXT, number INTEGER, ended INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (job, number));
+CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, at REAL NOT NULL, reply BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, job TEXT, figure TEXT, UNIQUE (job, figure));
+CREATE TABLE IF NOT EXISTS recent (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
+"""
+REQUESTS_KEPT: Final = 10_000
+RECENT_S: Final = 2 * 3600.0
+HISTORY_S: Final = 60 * 86400.0
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What the journal keeps of a job."""
+
+    status: JobStatus
+    wanted: str = "run"  # "run" or "stop": what the operator or the plan wants
+    restarts: tuple[float, ...] = ()  # monotonic times that still count against the limit
+    boot: str = ""  # the boot those times belong to
+    need: int | None = None  # bytes admission sets aside, where more was learned than the plan says
+    stop_by: str = ""  # who asked the running attempt to end
+    again: bool = False  # and whether the job is to start anew then
+    condemned: str = ""  # why the agent itself ends it
+
+
+class Store:
+    """One journal. Not for two threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript(SCHEMA)
+        self._open = False
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+        self.seq: int = row[0] if row else 0
+        """Number of the newest event."""
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything written inside is there as a whole or not at all. Nested ones join the outer."""
+        if self._open:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        self._open, seq = True, self.seq
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self.seq = seq
+            if self._db.in_transaction:  # SQLite ends it itself on some errors
+                self._db.execute("ROLLBACK")
+            raise
+        finally:
+            self._open = False
+
+    def plan(self) -> Plan | None:
+        row = self._db.execute("SELECT body FROM plan").fetchone()
+        return msgspec.json.decode(row[0], type=Plan) if row else None
+
+    def set_plan(self, plan: Plan) -> None:
+        self._db.execute("INSERT OR REPLACE INTO plan VALUES (1, ?)", (msgspec.json.encode(plan),))
+
+    def jobs(self) -> dict[str, JobRecord]:
+        rows = self._db.execute("SELECT name, body FROM jobs").fetchall()
+        return {name: msgspec.json.decode(body, type=JobRecord) for name, body in rows}
+
+    def set_job(self, name: str, record: JobRecord) -> None:
+        self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, msgspec.json.encode(record)))
+
+    def remove_job(self, name: str) -> None:
+        self._db.execute("DELETE FROM jobs WHERE name = ?", (name,))
+
+    def set_attempt(self, job: str, attempt: Attempt, *, ended: bool) -> None:
+        body = msgspec.json.encode(attempt)
+        self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?)", (job, attempt.number, ended, body))
+
+    def attempts(self, job: str) -> tuple[Attempt, ...]:
+        """All attempts of a job, oldest first."""
+        rows = self._db.execute("SELECT body FROM attempts WHERE job = ? ORDER BY number", (job,)).fetchall()
+        return tuple(msgspec.json.decode(row[0], type=Attempt) for row in rows)
+
+    def open_attempts(self) -> list[tuple[str, Attempt]]:
+        """Attempts whose end is not journaled."""
+        rows = self._db.execute("SELECT job, body FROM attempts WHERE NOT ended ORDER BY job, number").fetchall()
+        return [(job, msgspec.json.decode(body, type=Attempt)) for job, body in rows]
+
+    def add_event(self, event: Event) -> Event:
+        """Journal an event; it comes back with its number."""
+        cursor = self._db.execute("INSERT INTO events (body) VALUES (x'')")
+        assert cursor.lastrowid is not None
+        self.seq = cursor.lastrowid
+        numbered = replace(event, seq=self.seq)
+        self._db.execute("UPDATE events SET body = ? WHERE seq = ?", (msgspec.json.encode(numbered), self.seq))
+        return numbered
+
+    def events(self, since: int, limit: int) -> list[Event]:
+        """Up to ``limit`` events after number ``since``, in order."""
+        rows = self._db.execute("SELECT body FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit)).fetchall()
+        return [msgspec.json.decode(row[0], type=Event) for row in rows]
+
+    def reply_to(self, request: str) -> ActionReply | None:
+        """The answer a request was given before."""
+        row = self._db.execute("SELECT reply FROM requests WHERE id = ?", (request,)).fetchone()
+        return msgspec.json.decode(row[0], type=ActionReply) if row else None
+
+    def set_reply(self, request: str, at: float, reply: ActionReply) -> None:
+        self._db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?)", (request, at, msgspec.json.encode(reply)))
+        kept = "SELECT rowid FROM requests ORDER BY rowid DESC LIMIT 1 OFFSET ?"
+        self._db.execute(f"DELETE FROM requests WHERE rowid <= ({kept})", (REQUESTS_KEPT,))  # noqa: S608
+
+
+class Figures:
+    """The history of figures by (job, figure); job "" is the host. Newest two hours as written, then minute means."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
+        self._minute: dict[int, list[float]] = {}
+        self._minute_began: float | None = None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def add(self, at: float, values: Mapping[tuple[str, str], float]) -> None:
+        """Write one value of each figure, all at wall time ``at``."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            rows = [(self._number(*key), at, value) for key, value in values.items()]
+            self._db.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?, ?)", rows)
+            for number, _, value in rows:
+                self._minute.setdefault(number, []).append(value)
+            if self._minute_began is None:
+                self._minute_began = at
+            elif not 0 <= at - self._minute_began < 60:
+                means = [(number, at, sum(found) / len(found)) for number, found in self._minute.items()]
+                self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", means)
+                self._db.execute("DELETE FROM recent WHERE at < ?", (at - RECENT_S,))
+                self._db.execute("DELETE FROM history WHERE at < ?", (at - HISTORY_S,))
+                self._minute, self._minute_began = {}, at
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
+            raise
+
+    def query(self, job: str, figure: str, points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """At most ``points`` means over the whole run, oldest first: times and values."""
+        number = self._series.get((job, figure))
+        if number is None:
+            return (), ()
+        bound = "SELECT min(at), max(at) FROM recent WHERE series = :series"
+        first, last = self._db.execute(bound, {"series": number}).fetchone()
+        old = self._db.execute("SELECT min(at) FROM history WHERE series = ?", (number,)).fetchone()[0]
+        if first is None and old is None:
+            return (), ()
+        first = float("inf") if first is None else first
+        begin = min(first, old if old is not None else first)
+        width = max(1e-3, ((last if last is not None else begin) - begin) / max(1, points - 1))
+        rows = self._db.execute(
+            "SELECT avg(at), avg(value) FROM (SELECT at, value FROM recent WHERE series = :series UNION ALL"
+            " SELECT at, value FROM history WHERE series = :series AND at < :first)"
+            " GROUP BY cast((at - :begin) / :width AS INTEGER) ORDER BY 1",
+            {"series": number, "first": first, "begin": begin, "width": width},
+        ).fetchall()
+        return tuple(row[0] for row in rows), tuple(row[1] for row in rows)
+
+    def _number(self, job: str, figure: str) -> int:
+        known = self._series.get((job, figure))
+        if known is None:
+            cursor = self._db.execute("INSERT INTO series (job, figure) VALUES (?, ?)", (job, figure))
+            assert cursor.lastrowid is not None
+            known = self._series[job, figure] = cursor.lastrowid
+        return known

@@ -1,0 +1,76 @@
+"""The event stream: every event after a number, once and in order, and a beat at least every two seconds.
+
+The stream pulls: a reader has a number and no queue, so a slow one costs one block of memory and misses nothing. One
+that takes nothing for ten seconds is let go; it comes back with its number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from pipeline.agent.board import Board
+from pipeline.protocol import BEAT_S, StreamLine
+
+BLOCK_EVENTS: Final = 200
+SEND_S: Final = 10.0
+BEAT_GAP_S: Final = 0.05
+"""The least time between two beats, however much changes."""
+
+
+class EventStream:
+    """An ASGI response that goes on until its reader leaves."""
+
+    def __init__(self, board: Board, since: int) -> None:
+        self._board = board
+        self._since = since
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.ensure_future(self._feed(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _feed(self, send: Send) -> None:
+        changed = self._board.listen()
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                changed.clear()
+                await self._events(send)
+                await self._send(send, msgspec.json.encode(StreamLine(beat=self._board.beat())) + b"\n")
+                sent = loop.time()
+                try:
+                    await asyncio.wait_for(changed.wait(), BEAT_S - 0.05)
+                except TimeoutError:
+                    continue
+                await self._events(send)
+                await asyncio.sleep(max(0.0, sent + BEAT_GAP_S - loop.time()))
+        finally:
+            self._board.unlisten(changed)
+
+    async def _events(self, send: Send) -> None:
+        while self._since < self._board.store.seq:
+            events = self._board.events_after(self._since, BLOCK_EVENTS)
+            if not events:
+                return
+            lines = b"".join(msgspec.json.encode(StreamLine(event=event)) + b"\n" for event in events)
+            await self._send(send, lines)
+            self._since = events[-1].seq
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": True}), SEND_S)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""A real agent in a work directory of its own: started, asked over its socket, killed, and taken down at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from pipeline.agent import locks, paths
+from pipeline.agent.identity import Process
+from pipeline.protocol import (
+    ActionReply,
+    ActionRequest,
+    ApplyReply,
+    ApplyRequest,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Plan,
+    RestartPolicy,
+    State,
+    StreamLine,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = "rel1"
+Value = TypeVar("Value")
+
+NEVER = RestartPolicy(when="never")
+
+
+async def until(look: Callable[[], Awaitable[Value] | Value], *, within: float = 15.0, what: str = "") -> Value:
+    """The first true value that ``look`` gives; fails after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while True:
+        found = look()
+        value = await found if isinstance(found, Awaitable) else found
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what or look} (last: {value!r})")
+        await asyncio.sleep(0.01)
+
+
+def shell(name: str, script: str, **fields: Any) -> JobSpec:
+    """A job that is a shell script. Restarted by nobody unless the test says so."""
+    fields = {"stage": "demo", "restart": NEVER, "stop_grace_s": 2.0, **fields}
+    return JobSpec(name=name, argv=("/bin/sh", "-c", script), **fields)
+
+
+def make_workdir(folder: Path) -> Path:
+    """A work directory with this tree as its release."""
+    (folder / "releases").mkdir(parents=True)
+    (folder / "releases" / RELEASE).symlink_to(ROOT)
+    paths.set_current_release(folder, RELEASE)
+    return folder
+
+
+class Rig:
+    """The agent of one work directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workdir = make_workdir(folder)
+        self.runtime = Path(paths.runtime_dir(self.workdir))
+        self.client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(self.runtime / "agent.sock")),
+            base_url="http://agent",
+            timeout=20,
+        )
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pipeline.agent", *arguments, "--workdir", str(self.workdir)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": paths.release_dir(self.workdir, RELEASE)}
+
+    def call(self, *arguments: str, text: str = "") -> dict[str, Any]:
+        """Run a command of the agent; the JSON it prints."""
+        done = subprocess.run(
+            self.command(*arguments), env=self.environment, input=text, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    async def start(self) -> int:
+        answer = await asyncio.to_thread(self.call, "start")
+        assert answer["ok"], (answer, self.log())
+        return int(answer["pid"])
+
+    def log(self) -> str:
+        path = self.runtime / "agent.log"
+        return path.read_text() if path.exists() else ""
+
+    def holder(self, name: str) -> Process | None:
+        return locks.holder(str(self.runtime / f"{name}.lock"))
+
+    async def state(self) -> State:
+        answer = await self.client.get("/v1/state")
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=State)
+
+    async def apply(self, *jobs: JobSpec, confirm: tuple[str, ...] = (), dry_run: bool = False) -> ApplyReply:
+        request = ApplyRequest(Plan("test", RELEASE, jobs), "tester", confirm, dry_run)
+        answer = await self.client.put("/v1/plan", content=msgspec.json.encode(request))
+        return msgspec.json.decode(answer.content, type=ApplyReply)
+
+    async def act(self, name: str, action: str, *, request: str = "", reason: str = "") -> ActionReply:
+        body = ActionRequest("tester", request or uuid.uuid4().hex, reason)
+        answer = await self.client.post(f"/v1/jobs/{name}/{action}", content=msgspec.json.encode(body))
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=ActionReply)
+
+    async def post(self, path: str) -> ActionReply:
+        body = ActionRequest("tester", uuid.uuid4().hex)
+        answer = await self.client.post(path, content=msgspec.json.encode(body))
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=ActionReply)
+
+    async def status(self, name: str) -> JobStatus:
+        return (await self.state()).jobs[name]
+
+    async def reach(self, name: str, *states: JobState, within: float = 15.0) -> JobStatus:
+        """Wait until a job is in one of the states."""
+
+        async def look() -> JobStatus | None:
+            with contextlib.suppress(httpx.TransportError):
+                status = await self.status(name)
+                return status if status.state in states else None
+            return None
+
+        return await until(look, within=within, what=f"{name} in {states}")
+
+    async def stream(self, since: int) -> AsyncIterator[StreamLine]:
+        async with self.client.stream("GET", "/v1/events", params={"since": since}) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                yield msgspec.json.decode(line, type=StreamLine)
+
+    def folder(self, name: str, attempt: int = 1) -> Path:
+        return Path(paths.attempt_dir(self.workdir, name, attempt))
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await asyncio.to_thread(
+            subprocess.run, self.command("stop", "--jobs"), env=self.environment, capture_output=True
+        )
+        # Whatever a test left behind carries its work directory in its environment or command line.
+        for pid in survivors(self.workdir):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def survivors(workdir: Path) -> list[int]:
+    """Pids of all processes that carry the work directory's path."""
+    mark = os.fsencode(workdir)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "cmdline").read_bytes() or mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
