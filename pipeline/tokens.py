@@ -178,6 +178,21 @@ def check(tokenizer: Tokenizer, declared: Mapping[str, int]) -> list[str]:
     return problems
 
 
+def target_vocabulary(tokenizer: Tokenizer, revision: str | None = None) -> int:
+    """Rows of the target's output head, from its config.json; without one, what the tokenizer can give."""
+    path = _file_of(tokenizer.model, "config.json", revision)
+    if path is not None:
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TokenizerError(f"{path} cannot be read: {_line(error)}; fetch the model again") from error
+        # A vision-language model keeps the size with its text part.
+        for part in (config, config.get("text_config") or {}):
+            if isinstance(part.get("vocab_size"), int):
+                return int(part["vocab_size"])
+    return tokenizer.vocabulary_size()
+
+
 def declared_tokens(model: str, revision: str | None = None) -> dict[str, int]:
     """The special tokens and ids written in the model's own files; empty where they name none."""
     declared: dict[str, int] = {}

@@ -2,8 +2,8 @@
 
 The target writes the text of an assistant turn and its end token; the turn's header is part of the prompt. The spans
 come from the template's generation markers where it has them, else from rendering the conversation up to before and up
-to after each assistant turn. The rendered text is tokenized span by span: the server tokenizes a prompt by itself too, so
-the tokens at the seams are the ones it sees. What is masked in is proved by comparing its text with the turn's.
+to after each assistant turn. The rendered text is tokenized span by span: the server tokenizes a prompt by itself too,
+so the tokens at the seams are the ones it sees. What is masked in is proved by comparing its text with the turn's.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ from pipeline.prep.roles import printable
 
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 PARQUET_BATCH: Final = 256  # rows
+SHOWN: Final = 1024  # bytes of a line too long to be a row
+
+_Undecoded = tuple[Callable[[], Any], bytes]
 
 
 class SourceError(Exception):
@@ -27,6 +30,7 @@ class Row:
 
     position: int
     load: Callable[[], Any]
+    raw: bytes = b""  # to show of a row that is not decoded
 
 
 class Source(Protocol):
@@ -81,40 +85,40 @@ class LocalSource:
         for file in self._files:
             read = _parquet if file.suffix == ".parquet" else self._text
             try:
-                for load in read(file):
-                    yield Row(position, load)
+                for load, raw in read(file):
+                    yield Row(position, load, raw)
                     position += 1
             except (OSError, EOFError) as error:
                 raise SourceError(f"{file}: {printable(error, 200)}; the file is damaged or was changed") from error
 
-    def _text(self, file: Path) -> Iterator[Callable[[], Any]]:
+    def _text(self, file: Path) -> Iterator[_Undecoded]:
         finished = self._bytes_read
         with file.open("rb") as raw:
             packed = file.suffix == ".gz"
             stream = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw)), 1 << 20) if packed else raw
-            for load in _lines_or_items(cast("io.BufferedReader", stream)):
+            for row in _lines_or_items(cast("io.BufferedReader", stream)):
                 self._rows_read += 1
                 self._bytes_read = finished + max(1, raw.tell())
-                yield load
+                yield row
         self._bytes_read = finished + self._sizes[file]
 
 
-def _lines_or_items(stream: io.BufferedReader) -> Iterator[Callable[[], Any]]:
+def _lines_or_items(stream: io.BufferedReader) -> Iterator[_Undecoded]:
     """The rows of a JSON array or of JSON lines, whichever the text is."""
     if stream.peek(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
         try:
             for item in array_items(stream):
-                yield _given(item)
+                yield _given(item), b""
         except BrokenArrayError as error:
-            yield refuse(str(error))
+            yield refuse(str(error)), b""
         return
     while line := stream.readline(LINE_LIMIT):
         if not line.endswith(b"\n") and len(line) == LINE_LIMIT:
             while (rest := stream.readline(LINE_LIMIT)) and not rest.endswith(b"\n"):
                 pass
-            yield refuse(f"undecodable: a line over {LINE_LIMIT >> 20} MiB")
+            yield refuse(f"undecodable: a line over {LINE_LIMIT >> 20} MiB"), line[:SHOWN]
         elif line.strip():
-            yield _line(line)
+            yield _line(line), line
 
 
 def _line(line: bytes) -> Callable[[], Any]:
@@ -125,7 +129,7 @@ def _given(item: Any) -> Callable[[], Any]:
     return lambda: item
 
 
-def _parquet(file: Path) -> Iterator[Callable[[], Any]]:
+def _parquet(file: Path) -> Iterator[_Undecoded]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -133,7 +137,7 @@ def _parquet(file: Path) -> Iterator[Callable[[], Any]]:
         with parquet.ParquetFile(file) as reader:
             for batch in reader.iter_batches(batch_size=PARQUET_BATCH):
                 for index in range(batch.num_rows):
-                    yield _cell(batch, index)
+                    yield _cell(batch, index), b""
     except pa.ArrowException as error:
         raise SourceError(f"{file}: {printable(error, 200)}; the file is damaged") from error
 

@@ -24,6 +24,7 @@ from pipeline.protocol import DatasetCount
 from pipeline.tokens import TokenizerError
 
 BATCH_ROWS: Final = 64  # tokenized in one call
+PROGRESS_ROWS: Final = 32  # looked at between two looks at the clock
 BATCH_CHARACTERS: Final = 2_000_000
 RECORDS: Final = "records.jsonl"
 
@@ -157,7 +158,7 @@ class Prep:
                 self._rows_read += 1
                 conversation = self._understand(row, reader)
                 if conversation is None:
-                    self._progress("tokenizing", source)
+                    self._progress("tokenizing", source)  # rows that are all unusable never reach the tokenizer
                 elif conversation.hash in seen:
                     self._tally.drop("duplicate", row.position, conversation.preview())
                 else:
@@ -175,7 +176,8 @@ class Prep:
                 elif draw.offer(row.position, conversation.hash, conversation):
                     self._tally.drop(NOT_SAMPLED)
             self._drawn = len(draw)
-            self._progress("reading", source)
+            if self._rows_read % PROGRESS_ROWS == 0:
+                self._progress("reading", source)
         for conversation in draw.drawn():
             self._drawn -= 1
             yield conversation
@@ -196,9 +198,9 @@ class Prep:
                 labels=self._tally.labels,
             )
         except RowError as error:
-            self._tally.drop(str(error), row.position, data)
+            self._tally.drop(str(error), row.position, row.raw if data is None else data)
         except Exception as error:  # a row of a kind nobody thought of
-            self._tally.drop(f"undecodable: {type(error).__name__}", row.position, data)
+            self._tally.drop(f"undecodable: {type(error).__name__}", row.position, row.raw if data is None else data)
         return None
 
     def _records(

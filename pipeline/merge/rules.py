@@ -1,0 +1,49 @@
+"""Which answers are worth training on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+PERIOD: Final = 64  # tokens; longer loops are not looked for
+LOOP_TOKENS: Final = 64  # a loop must be at least so long
+LOOP_SHARE: Final = 0.5  # and at least this share of the answer
+
+EMPTY: Final = "empty"
+ABORTED: Final = "aborted"
+REPETITIVE: Final = "repetitive"
+
+
+def refusal(output_ids: Sequence[int], finish: str, special: Collection[int]) -> str:
+    """Why an answer is not used; "" for one that is. One cut by its budget (``length``) is used."""
+    if finish not in ("stop", "length"):
+        return ABORTED
+    if all(token in special for token in output_ids):
+        return EMPTY
+    if repetitive(output_ids):
+        return REPETITIVE
+    return ""
+
+
+def repetitive(output_ids: Sequence[int]) -> bool:
+    """Whether the answer ends in a loop that makes up at least half of it."""
+    least = max(LOOP_TOKENS, int(len(output_ids) * LOOP_SHARE))
+    if len(output_ids) < least:
+        return False
+    for period in range(1, min(PERIOD, least // 2) + 1):
+        looped = period
+        # An end token after the loop does not make it one the less.
+        last = len(output_ids) - 1
+        while looped <= last and output_ids[last - looped] == output_ids[last - looped + period]:
+            looped += 1
+        if looped >= least:
+            return True
+    return False
+
+
+def loss_mask(prompt: int, answer: int, finish: str) -> list[int]:
+    """1 on the answer's tokens. A cut answer has no loss on its last position: what comes after it is not known."""
+    mask = [0] * prompt + [1] * answer
+    if finish == "length" and answer:
+        mask[-1] = 0
+    return mask
