@@ -14,6 +14,7 @@ class _Source:
     kind: str
     shape: str
     partition: str = ""
+    split: str = ""
     group: str = ""
     schema: str = ""
 
@@ -23,19 +24,17 @@ SOURCES: Final[Mapping[str, _Source]] = {
     "A2": _Source("answers", "auto", schema="messages with thinking in the answers"),
     "B1": _Source("prompts", "dialogue", "short", schema="one string with USER: and ASSISTANT: in it"),
     "B2": _Source("prompts", "pair", "short", schema="columns input and output; the largest set, sampled"),
-    "B3": _Source("prompts", "auto", "short", schema="messages"),
-    "B4": _Source("prompts", "auto", "short", schema="columns problem and solution"),
+    "B3": _Source("prompts", "auto", "short", schema="columns problem and solution"),
+    "B4": _Source("prompts", "auto", "short", split="train_sft", schema="messages; there is no split train"),
     "B5": _Source("prompts", "conversations", "short", schema="from/value with the roles user and assistant"),
-    "B6": _Source("prompts", "auto", "short", schema="messages"),
-    "B7": _Source("prompts", "auto", "short", schema="from/value with the roles human and gpt"),
-    "B8": _Source(
-        "prompts", "trajectory", "long", "instance_id", "nested turns, role ai, text null on the system turn"
-    ),
+    "B6": _Source("prompts", "auto", "short", schema="from/value with the roles human and gpt"),
+    "B7": _Source("prompts", "auto", "short", schema="messages as a JSON string"),
+    "B8": _Source("prompts", "trajectory", "long", group="instance_id", schema="nested turns, role ai, text null"),
 }
 """The ten datasets in the schemas of the public ones."""
 
 _TEMPLATE: Final = """\
-# The demo: the whole pipeline on a small model, in a container on this machine. Written anew at every start.
+# The demo: the whole pipeline on a small model, in a container on this machine.
 
 [run]
 name = "demo"
@@ -87,6 +86,7 @@ load_timeout = "5 m"
 [serve.flags]
 max-running-requests = 10             # both partitions together
 context-length = 2048
+enable-metrics = true
 
 [serve.baseline]
 port = {server_port}
@@ -157,7 +157,7 @@ kind = "{kind}"
 source = {source}
 shape = "{shape}"
 take = {take}
-{partition}note = {note}
+{more}note = {note}
 """
 
 
@@ -196,15 +196,14 @@ def demo_config(
 
 def _dataset(name: str, source: str, size: int) -> str:
     what = SOURCES[name]
-    partition = f'partition = "{what.partition}"\n' if what.partition else ""
-    group = f'group = "{what.group}"\n' if what.group else ""
+    named = {"split": what.split, "partition": what.partition, "group": what.group}
     return _DATASET.format(
         name=name,
         kind=what.kind,
         source=_text(source),
         shape=what.shape,
         take=size,
-        partition=partition + group,
+        more="".join(f"{key} = {_text(value)}\n" for key, value in named.items() if value),
         note=_text(what.schema),
     )
 

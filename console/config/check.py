@@ -121,7 +121,7 @@ def _datasets(config: Config, notes: Notes) -> None:
             if dataset.partition:
                 notes.add((*at, "partition"), "an answers set is not put to the target", hint="leave it out")
             continue
-        if notes.positions.has((*at, "train_turns")):
+        if notes.has((*at, "train_turns")):
             notes.add((*at, "train_turns"), "a prompts set has no answers to train on", hint="leave it out")
         known = ", ".join(partitions) or "none: add [generate.partitions.NAME]"
         if not dataset.partition:

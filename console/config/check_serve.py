@@ -77,7 +77,7 @@ def _flag_names(config: Config, notes: Notes) -> None:
 def _flag_values(config: Config, table: Path, flags: Mapping[str, FlagValue], notes: Notes) -> None:
     def place(name: str) -> Path:
         own = (*table, name)
-        return own if notes.positions.has(own) else ("serve", "flags", name)
+        return own if notes.has(own) else ("serve", "flags", name)
 
     for name in NUMBERS:
         value = whole(flags, name)
@@ -103,7 +103,7 @@ def _flag_values(config: Config, table: Path, flags: Mapping[str, FlagValue], no
             f"the server takes {gpus} GPUs, resources.serve.gpus sets {planned} aside",
             hint=f"set resources.serve.gpus = {gpus}",
         )
-    if config.serve.engine == "sglang" and flags.get("enable-metrics") is not True:
+    if flags.get("enable-metrics") is not True:
         notes.add(
             place("enable-metrics"),
             "the server's figures (running, queued, KV use, tok/s) come from /metrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union
 
 from console.config.errors import ConfigError, Path, dotted, nearest, quote
 from console.config.fields import Bytes, Pattern, Range, Seconds
-from console.config.positions import Positions
+from console.config.positions import Positions, read_positions
 from console.config.units import DURATION_WORDS, SIZE_WORDS, parse_duration, parse_size
 
 INVALID: Final = object()
@@ -21,16 +22,29 @@ _WORDS: Final = {str: "text", int: "a whole number", float: "a number", bool: "t
 
 
 class Notes:
-    """The findings of one file as they come in."""
+    """The findings of one file as they come in. Lines are looked up only when there is something to say."""
 
-    def __init__(self, file: str, positions: Positions) -> None:
+    def __init__(self, file: str, text: str, values: Mapping[str, Any]) -> None:
         self.file = file
-        self.positions = positions
+        self.text = text
+        self.values = values
         self.errors: list[ConfigError] = []
 
-    def add(self, path: Path, found: str, *, allowed: str = "", hint: str = "", line: int | None = None) -> None:
-        at = self.positions.line(path) if line is None else line
-        self.errors.append(ConfigError(self.file, at, dotted(path), found, allowed, hint))
+    @functools.cached_property
+    def positions(self) -> Positions:
+        return read_positions(self.text)
+
+    def has(self, path: Path) -> bool:
+        """Whether the file gives this key itself, so that its value is no default."""
+        found: Any = self.values
+        for part in path:
+            if not isinstance(found, Mapping) or part not in found:
+                return False
+            found = found[part]
+        return True
+
+    def add(self, path: Path, found: str, *, allowed: str = "", hint: str = "") -> None:
+        self.errors.append(ConfigError(self.file, self.positions.line(path), dotted(path), found, allowed, hint))
 
 
 _FIELDS: dict[Any, dict[str, Any]] = {}
@@ -53,7 +67,8 @@ def decode_section(section: type[Any], value: Any, path: Path, notes: Notes, bas
     values: dict[str, Any] = {}
     for name, given in value.items():
         if name in known:
-            fallback = getattr(base, name, None)
+            # A section's class attributes are its defaults: what a section within it is written over.
+            fallback = getattr(section if base is None else base, name, None)
             values[name] = decode(known[name], given, (*path, name), notes, fallback)
         else:
             _unknown(section, name, path, notes)
@@ -229,17 +244,21 @@ def _plain_words(kind: Any, marks: tuple[Any, ...]) -> str:
 
 def places_of(name: str) -> list[str]:
     """Every section of the schema that has a key of this name."""
+    return [home for home, section in sections() if name in fields_of(section)]
+
+
+def sections() -> list[tuple[str, type[Any]]]:
+    """Every section of the schema with its name; a table of many is ``datasets.NAME``."""
     from console.config.schema import Config
 
-    return [home for home, section in _sections(Config, "") if name in fields_of(section)]
+    return list(_sections(Config, ""))
 
 
 def _sections(section: type[Any], home: str) -> Iterator[tuple[str, type[Any]]]:
     if home:
         yield home, section
     for name, kind in fields_of(section).items():
-        inner = [kind, *typing.get_args(kind)]
-        for member in inner:
+        below = f"{home}.{name}" if home else name
+        for member in (kind, *typing.get_args(kind)):
             if dataclasses.is_dataclass(member) and isinstance(member, type):
-                below = f"{home}.{name}" if home else name
                 yield from _sections(member, f"{below}.NAME" if typing.get_origin(kind) is dict else below)

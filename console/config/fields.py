@@ -7,7 +7,10 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+
+UNTOLD: Final = 10**9
+"""A bound from here on only keeps numbers sane; messages leave it out."""
 
 KeyClass = Literal["content", "run", "live"]
 """``content`` changes what is written, ``run`` only how the jobs run, ``live`` takes effect without a restart."""
@@ -43,7 +46,7 @@ class Range:
         parts = []
         if self.low > -math.inf:
             parts.append(f"{'above' if self.above else 'at least'} {self.low:g}")
-        if self.high < math.inf:
+        if self.high < UNTOLD:
             parts.append(f"{'below' if self.below else 'at most'} {self.high:g}")
         return " and ".join(parts)
 

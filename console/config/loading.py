@@ -10,7 +10,6 @@ from typing import Any, Final
 from console.config.check import check
 from console.config.decode import INVALID, Notes, decode_section
 from console.config.errors import ConfigError, ConfigErrors
-from console.config.positions import Positions, read_positions
 from console.config.schema import Config
 
 LARGEST: Final = 4 * 2**20
@@ -41,9 +40,8 @@ def parse(data: bytes, file: str = "config.toml") -> Config:
         line = data.count(b"\n", 0, error.start) + 1
         problem = f"byte {data[error.start]:#04x} is not UTF-8"
         raise ConfigErrors([ConfigError(file, line, "", problem, hint="save the file as UTF-8")]) from None
-    notes = Notes(file, Positions({}))
     values = _values(text, file)
-    notes.positions = read_positions(text)
+    notes = Notes(file, text, values)
     config = decode_section(Config, values, (), notes)
     if config is not INVALID and not notes.errors:
         check(config, notes)

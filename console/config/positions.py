@@ -7,7 +7,7 @@ from typing import Final
 
 import tomlkit
 from tomlkit.container import Container
-from tomlkit.items import AoT, Array, InlineTable, Item, Key, Table
+from tomlkit.items import AoT, Array, InlineTable, Item, Key, Null, Table, Whitespace
 
 from console.config.errors import Path
 
@@ -19,10 +19,6 @@ class Positions:
 
     def __init__(self, lines: Mapping[Path, int]) -> None:
         self._lines = dict(lines)
-
-    def has(self, path: Path) -> bool:
-        """Whether the file gives this key itself, so that its value is no default."""
-        return path in self._lines
 
     def line(self, path: Path) -> int:
         while path and path not in self._lines:
@@ -39,6 +35,12 @@ def read_positions(text: str) -> Positions:
     walk = _Walk()
     walk.container(document, START)
     return Positions(walk.lines if walk.cursor == 1 + text.count("\n") else {})
+
+
+def _has_header(table: Table) -> bool:
+    """Whether the table has a line of its own: [a.b] alone names [a] without writing it."""
+    inner = (item for _, item in table.value.body)
+    return not table.is_super_table() or any(not isinstance(item, Table | AoT | Whitespace | Null) for item in inner)
 
 
 class _Walk:
@@ -66,14 +68,16 @@ class _Walk:
                 self.simple(item, (*path, key.key))
 
     def table(self, key: Key, table: Table, path: Path, index: int | None) -> None:
-        self.skip(table.trivia.indent)
+        header = not key.is_dotted() and _has_header(table)
+        if header or table.trivia.indent == "\n":
+            self.skip(table.trivia.indent)
         self.mark(path)
         if index is not None:
             path = (*path, index)
-        if not table.is_super_table() and not key.is_dotted():
+        if header:
             # The table's own header, even where [a.b] above it has named [a] already.
             self.lines[path] = self.cursor
-        self.skip(table.trivia.trail)
+            self.skip(table.trivia.trail)
         self.container(table.value, path)
 
     def simple(self, item: Item, path: Path) -> None:
