@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.agent import cgroups
+from pipeline.agent.procs import read_proc
 from pipeline.protocol import GpuSample, HostSample
 
 DISK_WAIT_S: Final = 0.05
 """How long a sample waits for statvfs; a healthy mount answers in microseconds."""
+
+DISK_HUNG_S: Final = 5.0
+"""After so long without an answer the last figures are not shown any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -114,11 +118,13 @@ class HostSampler:
 def oom_kill_count(pid: int | None = None) -> int | None:
     """OOM kills counted for the memory cgroup of a process (None: this one), else for the whole machine.
 
-    Only a difference of two of these is evidence. None: nothing counts here, or the process is gone.
+    Only a difference of two of these is evidence. None: nothing counts here, or the process has ended.
     """
+    if pid is not None and ((proc := read_proc(pid)) is None or proc.dead):
+        return None  # a zombie stands in the root cgroup, whose count is another one
     group = cgroups.find("memory", pid)
     count = cgroups.oom_kills(group) if group is not None else None
-    if count is None and (pid is None or Path(f"/proc/{pid}").exists()):
+    if count is None:
         count = cgroups.table(Path("/proc/vmstat")).get("oom_kill")
     return count
 
@@ -182,7 +188,9 @@ class _Disk:
             self._thread.join(DISK_WAIT_S)
         if self._thread.is_alive():
             hung = time.monotonic() - self._since
-            return (self._answer, "") if hung < 5 else (None, "the disk of the work directory does not answer")
+            return (
+                (self._answer, "") if hung < DISK_HUNG_S else (None, "the disk of the work directory does not answer")
+            )
         return self._answer, self._trouble
 
     def _ask(self) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from pipeline.agent.logs import plain
 
 _HEADER: Final = "Traceback (most recent call last):"
+_CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
 _FRAME: Final = re.compile(r'^\s+File "')
 _CONTINUED: Final = 12
 """Lines of an exception's message looked at beyond its first."""
@@ -39,7 +40,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class LogEnd:
-    """The end of a log as plain lines."""
+    """The end of a log as plain lines, none of them blank."""
 
     lines: tuple[str, ...]
     tracebacks: tuple[Traceback, ...]
@@ -51,13 +52,15 @@ class LogEnd:
 
     @property
     def last(self) -> str:
-        """The last line that is not blank."""
-        return next((line.strip() for line in reversed(self.lines) if line.strip()), "")
+        return self.lines[-1].strip() if self.lines else ""
 
 
 def read_log_end(data: bytes) -> LogEnd:
-    """Split and clean the tail of a log. A progress bar's carriage returns end lines."""
-    lines = tuple(line.rstrip() for line in re.split(r"[\r\n]+", plain(data.decode(errors="replace"), keep="\r\n")))
+    """Split and clean the tail of a log, blank lines left out. A progress bar's carriage returns end lines."""
+    text = plain(data.decode(errors="replace"), keep="\r\n")
+    lines = tuple(line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip())
+    if "Exception Group Traceback" in text:  # its lines are drawn as a tree
+        lines = tuple(re.sub(r"^ {2,}[|+] ", "", line) for line in lines)
     return LogEnd(lines, tuple(_tracebacks(lines)))
 
 
@@ -69,8 +72,7 @@ def cause_in(log: LogEnd, root: Traceback | None = None) -> Cause | None:
         return found
     if root is not None and root is not (chain := _chain(log, root)) and (found := _match(chain.message)):
         return found
-    ending = [line for line in log.lines if line][-_LAST:]
-    for line in ending:
+    for line in log.lines[-_LAST:]:
         if not line.startswith((" ", "\t")) and (found := _match(line)):
             return found
     return None
@@ -79,10 +81,7 @@ def cause_in(log: LogEnd, root: Traceback | None = None) -> Cause | None:
 def _chain(log: LogEnd, root: Traceback) -> Traceback:
     """The traceback that ``root`` was raised from, if the log says so directly above it; else ``root``."""
     before = [found for found in log.tracebacks if found.line < root.line]
-    if before and any(
-        line.startswith(("The above exception was the direct cause", "During handling of the above exception"))
-        for line in log.lines[max(0, root.line - 3) : root.line]
-    ):
+    if before and any(line.startswith(_CHAINED) for line in log.lines[max(0, root.line - 3) : root.line]):
         return before[-1]
     return root
 
@@ -99,13 +98,14 @@ def _tracebacks(lines: tuple[str, ...]) -> list[Traceback]:
         place = ""
         number += header >= 0
         # Launchers put "[rank0]: " before every line of a traceback, loggers their time before the first.
-        while number < len(lines) and (line := lines[number].removeprefix(prefix))[:1] in ("", " ", "\t"):
+        while number < len(lines) and (line := lines[number].removeprefix(prefix))[:1] in (" ", "\t"):
             if _FRAME.match(line):
                 place = line.strip()
             number += 1
         if number < len(lines):
             message = [line.removeprefix(prefix) for line in lines[number : number + _CONTINUED]]
-            end = next((at for at, line in enumerate(message) if at and (not line or _HEADER in line)), len(message))
+            ends = (at for at, line in enumerate(message) if at and (_HEADER in line or line.startswith(_CHAINED)))
+            end = next(ends, len(message))
             found.append(Traceback(began, message[0], "\n".join(message[:end]), place))
             number += 1
     return found
@@ -180,6 +180,10 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         "check the id, configuration, split and revision in the config",
     ),
     (
+        "rate-limited", "rate limited by the hub", _hub(r"\b429\b|Too Many Requests"),
+        "wait and restart: it resumes; with a token the limit is higher: draftdeck secret set HF_TOKEN",
+    ),
+    (
         "dataset-script", "dataset needs a script",
         _says(r"[Dd]ataset scripts are no longer supported"),
         "use the hub's converted branch: revision = \"refs/convert/parquet\"",
@@ -188,8 +192,8 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         "network", "no network",
         _says(
             r"Max retries exceeded|Name or service not known|Temporary failure in name resolution"
-            r"|Network is unreachable|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to|ConnectError|Connection refused"
-            r"|ConnectionRefusedError|No route to host"
+            r"|Network is unreachable|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to|ConnectError"
+            r"|Connection refused|ConnectionRefusedError|No route to host"
         ),
         "see that the container reaches that address (proxy variables, DNS), or that the server it asks is up",
     ),

@@ -12,6 +12,7 @@ import unicodedata
 from pathlib import Path
 from typing import BinaryIO, Final
 
+INDEX_EVERY_S: Final = 1.0
 PAGE_LIMIT: Final = 1 << 20
 BLOCK: Final = 1 << 20
 LINE_KEPT: Final = 1 << 16
@@ -52,7 +53,7 @@ class LogIndexer:
                 self._failed = True
                 _log.warning("no times for %s: %s", self._log_path, error.strerror)
             return
-        self._size, self._next, self._failed = size, now + 1.0, False
+        self._size, self._next, self._failed = size, now + INDEX_EVERY_S, False
 
     def _last_recorded(self) -> int:
         try:
