@@ -1,0 +1,184 @@
+"""HTTP to the agent: a local UNIX socket, each connection of which is a bridge process in a session of the link.
+
+The bridge (``pipeline/agent/bridge.py``) joins its standard input and output to the agent's socket in the container.
+Where it cannot be started or ends before it gave an answer, this side answers the HTTP request itself, with status 502,
+the header ``LINK_HEADER`` and the reason; so the reason reaches exactly the caller it concerns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Self
+
+import asyncssh
+import httpx
+
+from console.link.errors import LinkDown, last_line, one_line
+from console.link.reconnect import SESSIONS, Link
+
+LINK_HEADER = "x-draftdeck-link"
+LINGER_S = 5.0  # how long a silent answer is waited for after the local side has closed
+_CHUNK = 65536
+_LONGEST_TEMPORARY_FOLDER = 80  # a socket's whole path has at most 103 bytes on macOS, 107 on Linux
+
+
+def bridge_argv(workdir: str, python: str, release: str, *, read_only: bool = False) -> tuple[str, ...]:
+    """The remote command that joins its standard input and output to the agent's socket."""
+    script = f"{workdir}/releases/{release}/pipeline/agent/bridge.py"
+    argv = (python, "-I", "-S", script, "--workdir", workdir)
+    return (*argv, "--read-only") if read_only else argv
+
+
+class AgentChannel:
+    """Use as an async context manager; ``address`` is then the path of the socket, in a folder only we can enter."""
+
+    def __init__(self, link: Link, bridge: Sequence[str]) -> None:
+        self._link = link
+        self._bridge = tuple(bridge)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed = (float("-inf"), "")
+        self.address = ""
+
+    async def __aenter__(self) -> Self:
+        place = tempfile.gettempdir()
+        if len(place) > _LONGEST_TEMPORARY_FOLDER:
+            place = "/tmp"  # noqa: S108 - what is made in it is private
+        self._folder = tempfile.mkdtemp(prefix="draftdeck-", dir=place)
+        self.address = f"{self._folder}/s"
+        self._server = await asyncio.start_unix_server(self._serve, self.address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def http(self) -> httpx.AsyncClient:
+        """A client whose every request goes to the agent; one session of the link is left to other commands."""
+        limits = httpx.Limits(max_connections=SESSIONS - 1, max_keepalive_connections=2, keepalive_expiry=3.0)
+        transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits)
+        timeout = httpx.Timeout(30.0, connect=10.0)
+        # The environment's proxies are for the network, not for this socket.
+        return httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=timeout, trust_env=False)
+
+    def failure_since(self, moment: float) -> str:
+        """Why a bridge last failed, if it did after ``moment`` (``time.monotonic()``); else nothing."""
+        at, text = self._failed
+        return text if at >= moment else ""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    process = await stack.enter_async_context(self._link.session(self._bridge))
+                    answered, failure = await _join(process, reader, writer)
+                except LinkDown as down:
+                    answered, failure = 0, str(down)
+                if failure:
+                    self._failed = (time.monotonic(), failure)
+                    if not answered:
+                        await _answer(reader, writer, failure)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _join(
+    process: asyncssh.SSHClientProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[int, str]:
+    """Carry bytes both ways until both have ended. Returns how many came back, and what went wrong if anything did."""
+    carried = _Carried()
+    up = asyncio.create_task(_carry_up(reader, process))
+    down = asyncio.create_task(_carry_down(process, writer, carried))
+    said = asyncio.create_task(_error_output(process))
+    try:
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        while not down.done():
+            before = carried.back
+            await asyncio.wait({down}, timeout=LINGER_S)
+            if not down.done() and carried.back == before:
+                return carried.back, ""  # our side has gone and nothing more comes
+        broken = down.result()
+        if not broken:
+            await process.wait_closed()
+        if not broken and process.exit_status == 0:
+            return carried.back, ""
+        if not broken and process.returncode is None:
+            broken = "the connection broke"
+        return carried.back, broken or last_line(await said) or f"the bridge ended with code {process.returncode}"
+    finally:
+        for task in (up, down, said):
+            task.cancel()
+        await asyncio.gather(up, down, said, return_exceptions=True)
+
+
+class _Carried:
+    """Counts bytes that came back, readable while they are carried."""
+
+    back = 0
+
+
+async def _carry_up(reader: asyncio.StreamReader, process: asyncssh.SSHClientProcess[bytes]) -> None:
+    # A failure here shows in the other direction, which gives the reason.
+    with contextlib.suppress(asyncssh.Error, OSError):
+        while data := await reader.read(_CHUNK):
+            process.stdin.write(data)
+            await process.stdin.drain()
+        process.stdin.write_eof()
+
+
+async def _carry_down(
+    process: asyncssh.SSHClientProcess[bytes], writer: asyncio.StreamWriter, carried: _Carried
+) -> str:
+    """Returns how the wire broke, or nothing after a regular end (also where our own side has gone)."""
+    try:
+        while data := await process.stdout.read(_CHUNK):
+            carried.back += len(data)
+            try:
+                writer.write(data)
+                await writer.drain()
+            except OSError:
+                return ""
+    except (asyncssh.Error, OSError) as error:
+        return f"the connection broke: {one_line(str(error))}"
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+    return ""
+
+
+async def _error_output(process: asyncssh.SSHClientProcess[bytes]) -> bytes:
+    """The newest part of what the bridge wrote to standard error."""
+    kept = b""
+    with contextlib.suppress(asyncssh.Error, OSError):
+        while data := await process.stderr.read(_CHUNK):
+            kept = (kept + data)[-8192:]
+    return kept
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> None:
+    """Answer the HTTP request in the agent's place."""
+    body = json.dumps({"error": text}).encode()
+    head = f"HTTP/1.1 502 Bad Gateway\r\n{LINK_HEADER}: down\r\nContent-Type: application/json\r\n"
+    try:
+        writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.write_eof()
+        # Unread bytes at closing would reset the connection and could take the answer with them.
+        async with asyncio.timeout(1.0):
+            while await reader.read(_CHUNK):
+                pass
+    except (OSError, TimeoutError, RuntimeError):
+        return
