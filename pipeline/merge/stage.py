@@ -132,13 +132,18 @@ class Merge:
                         self._vocabulary.add(row["input_ids"], row["loss_mask"])
             self._judge()
         vocabulary = self._vocabulary.chosen(settings.draft_vocab, self._target_size)
-        write_atomically(settings.out / VOCABULARY, msgspec.json.encode(vocabulary) + b"\n")
+        path = settings.out / VOCABULARY
+        write_atomically(path, msgspec.json.encode(vocabulary) + b"\n")
         manifest = {
             "stage": "merge",
             "content": content,
             "settings": rule,
             "inputs": {"preps": made_of, "responses": answered},
-            "files": {TRAIN: train.summary(), HELDOUT: heldout.summary()},
+            "files": {
+                TRAIN: train.summary(),
+                HELDOUT: heldout.summary(),
+                VOCABULARY: {"bytes": path.stat().st_size, "sha256": file_hash(path)},
+            },
             "datasets": {name: msgspec.to_builtins(count) for name, count in self._counts.items()},
             "train": sum(count.kept - count.heldout for count in self._counts.values()),
             "heldout": sum(count.heldout for count in self._counts.values()),
