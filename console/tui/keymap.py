@@ -25,7 +25,7 @@ class Situation:
     filtered: bool = False
     searching: bool = False
     following: bool = False
-    zoomed: bool = False
+    one_pane: bool = False  # too small a screen for more
 
 
 Applies = Callable[[Situation], bool]
@@ -110,7 +110,7 @@ KEYMAP: Final[tuple[Key, ...]] = (
     Key("ctrl+u,pageup", "ctrl+u", "page_up", "", "a page up", MOVING),
     Key("tab", "tab", "next_pane", "panes", "next pane", OVERVIEW),
     Key("shift+tab", "shift+tab", "previous_pane", "", "pane before", OVERVIEW),
-    Key("z", "z", "zoom", "zoom", "the pane alone on the whole screen, and back", OVERVIEW),
+    Key("z", "z", "zoom", "zoom", "the pane alone on the screen, and back", OVERVIEW, lambda now: not now.one_pane),
     Key("t", "t", "theme", "", "light or dark", JOBS),
     Key("question_mark,f1", "?", "help", "help", "the keys that do something here", ("overview", "job", "log")),
     Key("escape", "esc", "back", "", "close what is open: filter, zoom, screen", MOVING),

@@ -88,7 +88,7 @@ def _crashed(jobs: Sequence[JobRow]) -> Attention | None:
         return None
     worst = _worst(rows, jobs)
     if len(rows) == 1:
-        return Attention(Tone.BAD, f"1 needs you: {_about(worst, jobs)}", "r restarts", worst.name, needed=True)
+        return Attention(Tone.BAD, f"1 needs you: {_about(worst, jobs)}", "R restarts it", worst.name, needed=True)
     return Attention(
         Tone.BAD, f"{len(rows)} need you: {_about(worst, jobs)}", "R restarts all", worst.name, needed=True
     )
@@ -98,11 +98,13 @@ def _ailing(jobs: Sequence[JobRow]) -> Attention | None:
     stalled = [row for row in jobs if row.state is JobState.STALLED]
     if stalled:
         worst = _worst(stalled, jobs)
-        return Attention(Tone.WARN, f"{len(stalled)} stalled: {_about(worst, jobs)}", "l log", worst.name, needed=True)
+        return Attention(
+            Tone.WARN, f"{len(stalled)} stalled: {_about(worst, jobs)}", "n goes there", worst.name, needed=True
+        )
     again = [row for row in jobs if row.state is JobState.BACKOFF]
     if again:
         worst = _worst(again, jobs)
-        return Attention(Tone.WARN, f"{_about(worst, jobs)} · starts again by itself", "r now", worst.name)
+        return Attention(Tone.WARN, f"{_about(worst, jobs)} · starts again by itself", "R now", worst.name)
     return None
 
 

@@ -246,7 +246,7 @@ def _progress_words(progress: Progress, rate: float | None) -> str:
     share = f"{done} of {fmt.count(progress.total)}" if progress.total else done
     pace = f", {fmt.number(rate)}/s" if rate else ""
     words = f"{progress.phase}: {share} {progress.unit}{pace}"
-    return f"{words} · {progress.note}" if progress.note else words
+    return f"{progress.note} · {words}" if progress.note else words
 
 
 def dataset_rows(jobs: Sequence[JobRow]) -> tuple[DatasetRow, ...]:

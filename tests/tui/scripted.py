@@ -72,4 +72,5 @@ class ScriptedSession:
 
     async def history(self, job: str, figure: str, points: int) -> History:
         history = scenario.curve(job)
-        return History(job, figure, history.at, history.values)
+        scale = 7e7 if figure == "memory" else 0.1
+        return History(job, figure, history.at[:points], tuple(value * scale for value in history.values[:points]))

@@ -18,8 +18,7 @@ from console.tui.screens.base import DeckScreen
 from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.tui.widgets.events import clock
-from console.tui.widgets.host import joined
-from console.tui.widgets.pane import Piece, line, lines
+from console.tui.widgets.pane import Piece, joined, line, lines
 from console.view import Tone, attention
 from console.view import format as fmt
 from console.view.plot import blocks, resample
@@ -161,7 +160,7 @@ class JobScreen(DeckScreen):
         if self._detail is not None:
             yield from _attempts(self._detail.attempts)
         yield from self._resources(width)
-        if self._tail:
+        if any(self._tail):
             yield from _section("Last lines of the log", "l opens it")
             yield from (line(("  ", ""), each) for each in self._tail)
         if self._detail is not None:
@@ -221,7 +220,9 @@ def _head(row: JobRow) -> Iterable[Content]:
     if row.needs:
         yield _field("needs", [", ".join(row.needs)])
     if row.result is not None:
-        yield _field("result", [f"{fmt.count(row.result.records)} records · {clean(row.result.message, 400)}"])
+        message = clean(row.result.message, 400)
+        said = "" if message == row.why else f" · {message}"
+        yield _field("result", [f"{fmt.count(row.result.records)} records{said}"])
         if row.result.manifest:
             yield _field("manifest", [clean(row.result.manifest, 400)])
 
@@ -242,16 +243,16 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
     if not attempts:
         return
     yield from _section("Attempts")
-    yield line((f"  {'':>3}  {'began':<9}{'ran':>12}  {'ended':<16}{'peak':>9}{'log':>9}  reason", "$faint"))
+    yield line((f"  {'':>3}  {'began':<9}{'ran':>12}  {'ended':<12}{'peak':>8}{'log':>8}  reason", "$faint"))
     for each in sorted(attempts, key=lambda one: -one.number)[:20]:
         began = clock(each.started_at) if each.started_at is not None else fmt.NOTHING
         ran = each.ended_at - each.started_at if each.ended_at is not None and each.started_at is not None else None
         end = f"signal {each.signal}" if each.signal is not None else ""
-        end = end or (f"exit {each.exit_code}" if each.exit_code is not None else clean(each.state, 16))
+        end = end or (f"exit {each.exit_code}" if each.exit_code is not None else clean(each.state, 11))
         yield line(
             (f"  {each.number:>3}  ", "bold"),
-            f"{began:<9}{fmt.duration(ran):>12}  {end:<16}",
-            f"{fmt.size(each.peak_memory):>9}{fmt.size(each.log_bytes):>9}  ",
+            f"{began:<9}{fmt.duration(ran):>12}  {end:<12}",
+            f"{fmt.size(each.peak_memory):>8}{fmt.size(each.log_bytes):>8}  ",
             (clean(each.reason, 300), "$label"),
         )
 

@@ -21,6 +21,7 @@ from console.view import format as fmt
 from console.view.logbuffer import LogBuffer
 from console.view.rows import JobRow
 from console.view.search import Search
+from console.view.text import clean
 
 PAGE: Final = 262_144
 POLL_S: Final = 0.2
@@ -94,15 +95,15 @@ class LogScreen(DeckScreen):
         pieces: list[Piece] = [(self._job, "bold"), (f"  {row.state}" if row else "  gone from the plan", "$label")]
         attempts = f" of {row.attempt}" if row and row.attempt > 1 else ""
         pieces.append(f"  attempt {self._attempt}{attempts}" if self._attempt else "  has not started yet")
-        if buffer.size:
-            pieces.append((f"  {fmt.size(buffer.start)}–{fmt.size(buffer.end)} of {fmt.size(buffer.size)}", "$label"))
         pieces.append(("  following" if self._follow else "  held: f follows", "$good" if self._follow else "$warn"))
+        if self._search is not None:
+            known = f"{fmt.count(len(self._search.hits))} hit{'' if len(self._search.hits) == 1 else 's'}"
+            part = "" if self._search.next_offset is None else f" in {fmt.percent(self._search.scanned)} of it"
+            pieces.append((f'  "{clean(self._search.text, 40)}": {known}{part}', "$busy"))
         if buffer.skipped:
             pieces.append((f"  {fmt.size(buffer.skipped)} not shown, the log grew faster", "$warn"))
-        if self._search is not None:
-            known = f"{fmt.count(len(self._search.hits))} hits"
-            part = "" if self._search.next_offset is None else f" in {fmt.percent(self._search.scanned)} of it"
-            pieces.append((f'  "{self._search.text}": {known}{part}', "$busy"))
+        if buffer.size:
+            pieces.append((f"  {fmt.size(buffer.start)}–{fmt.size(buffer.end)} of {fmt.size(buffer.size)}", "$label"))
         if self._trouble:
             pieces.append((f"  {self._trouble}", "$bad"))
         return line(*pieces)
@@ -163,6 +164,7 @@ class LogScreen(DeckScreen):
             return
         self._trouble = ""
         self._idle = 0 if page.data else IDLE_POLLS
+        early = buffer.start
         if restart:
             buffer.restart(page)
         elif before:
@@ -173,6 +175,9 @@ class LogScreen(DeckScreen):
             self._view.take(follow=self._follow and go_to is None, prepended=prepended)
         if go_to is not None and (index := buffer.line_at(go_to)) is not None:
             self._view.go_to(index)
+        # Few long lines do not fill the screen: what is before them is wanted too.
+        if self._view.underfull and (restart or buffer.start < early) and buffer.start > 0:
+            self._earlier()
         self.tick()
 
     @on(LogView.ReachedTop)

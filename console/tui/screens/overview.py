@@ -96,7 +96,7 @@ class OverviewScreen(DeckScreen):
             crashed=now.crashed,
             refused=now.refused,
             filtered=bool(self._filter),
-            zoomed=self._zoomed,
+            one_pane=self.has_class("-compact"),
         )
 
     def paint(self) -> None:
@@ -109,7 +109,7 @@ class OverviewScreen(DeckScreen):
             pane.show(snapshot)
         if self.query_one("#vitals").display:
             self.query_one("#vitals", Vitals).show(snapshot)
-        self.query_one("#selection", Selection).show(self.selected)
+        self.query_one("#selection", Selection).show(self.selected, self.snapshot)
         self.tick()
 
     def tick(self) -> None:
@@ -126,7 +126,7 @@ class OverviewScreen(DeckScreen):
 
     @on(DataTable.RowHighlighted)
     def _moved(self) -> None:
-        self.query_one("#selection", Selection).show(self.selected)
+        self.query_one("#selection", Selection).show(self.selected, self.snapshot)
         self.query_one("#keys", KeyBar).show(self.situation())
 
     @on(DataTable.RowSelected)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from textual.content import Content
+from textual.events import Click
 from textual.widgets import Static
 
-from console.tui.keymap import Situation, applying
+from console.tui.keymap import Key, Situation, applying
 from console.tui.palette import GLYPHS, TONE_GLYPHS, TONES
 from console.tui.widgets.events import event_line
-from console.tui.widgets.host import disk_pieces, gpu_summary, joined
+from console.tui.widgets.host import disk_pieces
 from console.tui.widgets.inference import figures as inference_figures
-from console.tui.widgets.pane import Piece, fit, line, lines
+from console.tui.widgets.pane import Piece, fit, joined, line, lines
 from console.tui.widgets.server import figures as server_figures
 from console.view import Attention, Snapshot, Tone
 from console.view import format as fmt
@@ -61,17 +64,17 @@ class HeaderBar(Bar):
         else:
             word = "stale" if snapshot.link.state == "live" else snapshot.link.state
             live = (f"{word}, {fmt.age(age)} old", "bold $warn")
-        right: list[Piece] = [live]
-        if snapshot.run_time is not None:
-            right.append(f"run {fmt.duration(snapshot.run_time)}")
+        name = line((clean(snapshot.run, 80) or "no run", "bold"), (" @ ", "$faint"), clean(snapshot.host_label, 80))
+        run: list[Piece] = [f"run {fmt.duration(snapshot.run_time)}"] if snapshot.run_time is not None else []
         slow = snapshot.longest
-        if slow is not None:
-            right.append(line(("ETA ", "$label"), (fmt.eta(slow.eta), "bold"), (f" {slow.name}", "$label")))
-        end = line(*joined(right, "   "))
-        name = clean(snapshot.run, 80) or "no run"
-        start = fit(
-            line((name, "bold"), (" @ ", "$faint"), clean(snapshot.host_label, 80)), width - end.cell_length - 1
-        )
+        eta: list[Piece] = [line(("ETA ", "$label"), (fmt.eta(slow.eta), "bold"))] if slow is not None else []
+        of: list[Piece] = [line(eta[0], (f" {slow.name}", "$label"))] if slow is not None else []
+        # What there is no room for goes in this order: whose ETA it is, the run time, the host's name.
+        for right in ([live, *run, *of], [live, *run, *eta], [live, *eta]):
+            end = line(*joined(right, "   "))
+            if name.cell_length + end.cell_length < width:
+                break
+        start = fit(name, width - end.cell_length - 1)
         self.say(line(start, " " * max(1, width - start.cell_length - end.cell_length), end))
 
 
@@ -81,7 +84,7 @@ class Vitals(Bar):
     def show(self, snapshot: Snapshot) -> None:
         width = max(10, self.size.width - 2)
         rows = (self._host(snapshot), self._server(snapshot), self._inference(snapshot))
-        self.say(lines(fit(line((f"{name:<7}", "$label"), row), width) for name, row in rows))
+        self.say(lines(fit(line((f"{name:<8}", "$label"), row), width) for name, row in rows))
 
     def _host(self, snapshot: Snapshot) -> tuple[str, Content]:
         host = snapshot.host
@@ -89,14 +92,16 @@ class Vitals(Bar):
             return "host", line(("no figures yet", "$faint"))
         share = host.memory_used / host.memory_limit if host.memory_limit else None
         pieces: list[Piece] = [
-            line(f"{fmt.size_of(host.memory_used, host.memory_limit)} ", (fmt.bar(share, 8), "$curve")),
+            line(f"{fmt.size_of(host.memory_used, host.memory_limit)} ", (fmt.bar(share, 6), "$curve")),
         ]
-        if host.memory_some is not None:
-            pieces.append(f"some {host.memory_some:.0f} %")
+        if host.memory_some is not None and host.memory_some >= 5:
+            pieces.append((f"some {host.memory_some:.0f} %", "$warn"))
         pieces.append(f"cpu {host.cpu_percent:.0f} %")
-        if host.gpus:
-            pieces.append(line(f"{len(host.gpus)} GPUs ", *gpu_summary(host.gpus)))
         pieces += disk_pieces(host, snapshot.disk_left_s)
+        if host.gpus:
+            mean = sum(gpu.utilisation for gpu in host.gpus) / len(host.gpus)
+            fullest = max(host.gpus, key=lambda gpu: gpu.memory_used)
+            pieces.append(f"GPU {mean:.0f} % {fmt.size_of(fullest.memory_used, fullest.memory_total)}")
         return "memory", line(*joined(pieces))
 
     def _server(self, snapshot: Snapshot) -> tuple[str, Content]:
@@ -128,10 +133,11 @@ class Vitals(Bar):
 class Selection(Bar):
     """The selected job in full: what its row had to cut."""
 
-    def show(self, row: JobRow | None) -> None:
+    def show(self, row: JobRow | None, snapshot: Snapshot) -> None:
         width = max(10, self.size.width - 2)
         if row is None:
-            return self.say(line(""))
+            # Without a job there is room for what the first line had to cut.
+            return self.say(fit(line((clean(snapshot.link.detail, 300), "$label")), width))
         pieces: list[Piece] = [(f"{GLYPHS[row.state]} {row.name} {row.state}", f"bold ${TONES[row.state]}")]
         if row.why:
             pieces.append(row.why)
@@ -160,23 +166,39 @@ class StatusBar(Bar):
             self.say(line(""))
 
 
+ALWAYS: Final = ("help", "back_or_quit", "quit_console")
+"""Keys that keep their place on the bottom line however narrow it is."""
+
+
+def _wide(key: Key) -> int:
+    return len(key.shown) + len(key.label) + 1
+
+
 class KeyBar(Bar):
     """The keys that do something here, as many as fit; each can be clicked."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._places: list[tuple[range, str]] = []
 
     def show(self, now: Situation) -> None:
         width = max(10, self.size.width - 2)
         pieces: list[Content] = []
-        used = 0
-        for key in applying(now):
-            if not key.label:
-                continue
-            wide = len(key.shown) + len(key.label) + 3
-            if used + wide > width and pieces:
-                break
-            used += wide
-            pieces.append(
-                Content.assemble((key.shown, "bold $busy"), (f" {key.label}", "$label")).stylize(
-                    f"@click=screen.{key.action}"
-                )
-            )
+        self._places, used = [], 0
+        labelled = [key for key in applying(now) if key.label]
+        left = width - sum(_wide(key) + 2 for key in labelled if key.action in ALWAYS)
+        for key in labelled:
+            wide = _wide(key)
+            if key.action not in ALWAYS:
+                if wide + 2 > left:
+                    continue
+                left -= wide + 2
+            self._places.append((range(used, used + wide), key.action))
+            used += wide + 2
+            pieces.append(line((key.shown, "bold $busy"), (f" {key.label}", "$label")))
         self.say(Content("  ").join(pieces))
+
+    async def on_click(self, event: Click) -> None:
+        for place, action in self._places:
+            if event.x - 1 in place:
+                await self.screen.run_action(action)

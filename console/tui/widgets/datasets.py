@@ -6,14 +6,14 @@ from textual.content import Content
 from textual.geometry import Size
 
 from console.tui.palette import GLYPHS, TONES
-from console.tui.widgets.pane import Pane, fit, line, lines
+from console.tui.widgets.pane import Pane, line
 from console.view import Snapshot
 from console.view import format as fmt
 from console.view.rows import DatasetRow
 from console.view.text import cut
 from pipeline.protocol import JobState
 
-WIDE = 58
+WIDE = 46
 
 
 class DatasetsPane(Pane):
@@ -26,33 +26,33 @@ class DatasetsPane(Pane):
         kept = sum(row.kept for row in rows)
         empty = sum(row.state is JobState.EMPTY for row in rows)
         bad = f" · {empty} empty" if empty else ""
-        return f"{fmt.count(kept)} kept of {fmt.count(sum(row.read for row in rows))} read{bad}" if rows else ""
+        return f"{fmt.count(kept)} of {fmt.count(sum(row.read for row in rows))} kept{bad}" if rows else ""
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+    def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         rows = snapshot.datasets
         if not rows:
-            return line(("no datasets in the plan", "$faint"))
+            return [line(("no datasets in the plan", "$faint"))]
         name = min(12, max(3, *(len(row.name) for row in rows)))
         answers = any(row.to_answer for row in rows)
-        head = f"  {'':<{name}}{'read':>8}{'kept':>8}{'drop':>7}  " + ("answered  " if answers else "")
-        body = [fit(line((head + ("why" if room.width >= WIDE else ""), "$faint")), room.width)]
+        head = f"  {'':<{name}}{'read':>7}{'kept':>7}{'drop':>6}  " + ("answered  " if answers else "")
+        body = [line((head + ("why" if room.width >= WIDE else ""), "$faint"))]
         body += [_row(row, name, room.width, answers=answers) for row in rows]
-        return lines(body)
+        return body
 
 
 def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
     tone = f"${TONES[row.state]}"
     first = (f"{GLYPHS[row.state]} {cut(row.name, name):<{name}}", tone)
     if not row.reported:
-        return fit(line(first, (f"  {row.state}", "$faint")), width)
+        return line(first, (f"  {row.state}", "$faint"))
     answered = ""
     if answers:
         share = fmt.percent((row.answered or 0) / row.to_answer) if row.to_answer else fmt.NOTHING
         answered = f"{share:>8}  "
-    why = f"{row.reasons[0][0]}" if row.reasons else ""
+    why = row.reasons[0][0] if row.reasons and width >= WIDE else ""
     if row.state is JobState.RUNNING:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
         why = " · ".join(part for part in (fmt.percent(row.share), pace, why) if part and part != fmt.NOTHING)
-    dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>7}  ", "$warn" if row.dropped else "")
-    kept = (f"{fmt.short_count(row.kept):>8}", "bold $bad" if row.read and not row.kept and not row.eta else "")
-    return fit(line(first, f"{fmt.short_count(row.read):>8}", kept, dropped, answered, (why, "$label")), width)
+    dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>6}  ", "$warn" if row.dropped else "")
+    kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if row.read and not row.kept and not row.eta else "")
+    return line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.geometry import Size
 
 from console.tui.palette import TONES
-from console.tui.widgets.pane import Pane, fit, line, lines
+from console.tui.widgets.pane import Pane, fit, line
 from console.view import Snapshot
 from console.view.text import clean
 from pipeline.protocol import Event
@@ -28,7 +28,7 @@ def event_line(event: Event, width: int) -> Content:
     """One event on one line."""
     tone = f"${TONES[event.status.state]}" if event.status else ""
     text, job = clean(event.text, 300), clean(event.job, 60)
-    named = f"{job} " if job and not text.startswith(job) else ""
+    named = f"{job} " if job and job not in text else ""
     by = f" ({clean(event.by, 40)})" if event.by else ""
     return fit(line((f"{clock(event.at)} ", "$faint"), (named, tone), (text, tone), (by, "$faint")), width)
 
@@ -38,7 +38,7 @@ class EventsPane(Pane):
 
     TITLE = "Events"
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+    def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         if not snapshot.events:
-            return line(("nothing has happened yet", "$faint"))
-        return lines(event_line(event, room.width) for event in snapshot.events[:SHOWN])
+            return [line(("nothing has happened yet", "$faint"))]
+        return [event_line(event, room.width) for event in snapshot.events[:SHOWN]]

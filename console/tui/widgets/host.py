@@ -8,7 +8,7 @@ from typing import Final
 from textual.content import Content
 from textual.geometry import Size
 
-from console.tui.widgets.pane import Pane, Piece, line, lines
+from console.tui.widgets.pane import Pane, Piece, joined, line
 from console.view import Snapshot
 from console.view import format as fmt
 from console.view.attention import DISK_SHARE, MEMORY_PRESSURE, MEMORY_SHARE
@@ -54,16 +54,6 @@ def disk_pieces(host: HostSample, left_s: float | None) -> list[Piece]:
     return [(f"{fmt.size(host.disk_free)} free{left}", "$bad" if tight else "")]
 
 
-def joined(pieces: Sequence[Piece], between: str = " · ") -> list[Piece]:
-    """Pieces with a faint separator between them."""
-    out: list[Piece] = []
-    for piece in pieces:
-        if out:
-            out.append((between, "$faint"))
-        out.append(piece)
-    return out
-
-
 def gpu_rows(gpus: Sequence[GpuSample], width: int, room: int) -> list[Content]:
     """A line a GPU where there is room, else one line with what all of them do."""
     if not gpus:
@@ -76,7 +66,9 @@ def gpu_rows(gpus: Sequence[GpuSample], width: int, room: int) -> list[Content]:
         power = f" {gpu.power:.0f} W" if gpu.power is not None else ""
         words = f" {gpu.utilisation:3.0f} % {fmt.size_of(gpu.memory_used, gpu.memory_total)}{warm}{power}"
         share = gpu.memory_used / gpu.memory_total if gpu.memory_total else None
-        rows.append(line(_label(f"GPU {gpu.index}"), *_fill(share, max(2, width - LABEL - len(words)), 0.99), words))
+        rows.append(
+            line(_label(f"GPU {gpu.index}"), (fmt.bar(share, max(2, width - LABEL - len(words))), "$curve"), words)
+        )
     return rows
 
 
@@ -99,10 +91,10 @@ class HostPane(Pane):
 
     TITLE = "Host"
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+    def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         host = snapshot.host
         if host is None:
-            return line(("no figures yet", "$faint"))
+            return [line(("no figures yet", "$faint"))]
         rows = [memory_line(host, room.width)]
         pressure = pressure_pieces(host)
         if pressure:
@@ -114,4 +106,4 @@ class HostPane(Pane):
         rows.append(line(_label("disk"), *disk_pieces(host, snapshot.disk_left_s)))
         rows += gpu_rows(host.gpus, room.width, room.height - len(rows))
         rows += [line(_label("note"), (clean(remark, 200), "$warn")) for remark in host.remarks]
-        return lines(rows)
+        return rows

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual.content import Content
 from textual.geometry import Size
 
 from console.tui.palette import GLYPHS, TONES
-from console.tui.widgets.host import joined
-from console.tui.widgets.pane import Pane, Piece, fit, line, lines
+from console.tui.widgets.pane import Pane, Piece, fit, flow, line
 from console.view import Snapshot
 from console.view import format as fmt
-from console.view.plot import braille, resample
+from console.view.plot import blocks, braille, resample
 from console.view.rows import Inference
 
 
@@ -38,9 +35,14 @@ def figures(figure: Inference) -> list[Piece]:
 def plot_rows(figure: Inference, width: int, height: int) -> list[Content]:
     """The curve over the run, its highest value on the axis, and the time it spans."""
     history = figure.history
-    if height < 2 or width < 16 or len(history.at) < 2:
+    if height < 1 or width < 16 or len(history.at) < 2:
         return []
     top = max(history.values, default=0.0)
+    if height < 4:
+        words = f" max {fmt.number(top)}"
+        return [
+            line((blocks(resample(history.at, history.values, width - len(words)), top), "$curve"), (words, "$faint"))
+        ]
     axis = max(len(fmt.number(top)), len("0")) + 1
     curve = braille(resample(history.at, history.values, 2 * (width - axis)), width - axis, height - 1, top)
     labels = [fmt.number(top) if index == 0 else "0" if index == len(curve) - 1 else "" for index in range(len(curve))]
@@ -49,16 +51,6 @@ def plot_rows(figure: Inference, width: int, height: int) -> list[Content]:
     ]
     span = f"{fmt.duration(history.at[-1] - history.at[0])} ago"
     return [*rows, line((f"{'':<{axis}}{span}{'now':>{max(4, width - axis - len(span))}}", "$faint"))]
-
-
-def _wrapped(pieces: Sequence[Piece], width: int) -> list[Content]:
-    """Pieces on as few lines as they fit on."""
-    rows: list[list[Piece]] = [[]]
-    for piece in pieces:
-        if rows[-1] and line(*joined([*rows[-1], piece])).cell_length > width:
-            rows.append([])
-        rows[-1].append(piece)
-    return [fit(line(*joined(row)), width) for row in rows if row]
 
 
 class InferencePane(Pane):
@@ -70,18 +62,18 @@ class InferencePane(Pane):
         figure = snapshot.inference
         return "" if figure is None else f"{GLYPHS[figure.state]} {figure.state}"
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+    def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         figure = snapshot.inference
         if figure is None:
-            return line(("no generation in the plan", "$faint"))
+            return [line(("no generation in the plan", "$faint"))]
         if figure.done is None and not figure.history.at:
-            return line((figure.why or "has not started", "$faint"))
+            return [line((figure.why or "has not started", "$faint"))]
         speed: list[Piece] = [(f"{fmt.number(figure.tok_s)} tok/s", "bold $curve")] if figure.tok_s is not None else []
-        rows = _wrapped([*speed, *figures(figure)], room.width)
+        rows = flow([*speed, *figures(figure)], room.width)
         done = f" {fmt.count(figure.done)} of {fmt.count(figure.total)}  {fmt.percent(figure.share)}"
         tone = f"${TONES[figure.state]}"
         rows.append(line((fmt.bar(figure.share, max(4, room.width - len(done))), tone), done))
         if figure.eta is not None:
             basis = f"  from {figure.eta.basis}" if figure.eta.basis else ""
             rows.append(fit(line(("ETA ", "$label"), (fmt.eta(figure.eta), "bold"), (basis, "$label")), room.width))
-        return lines([*rows, *plot_rows(figure, room.width, room.height - len(rows))])
+        return [*rows, *plot_rows(figure, room.width, room.height - len(rows))]

@@ -60,7 +60,7 @@ COLUMNS: Final = (
     Column("restarts", "↻", 4, lambda row: (str(row.restarts) if row.restarts else "", "warn"), least=96),
     Column("cpu", "cpu", 9, lambda row: ("" if row.cpu_percent is None else f"{row.cpu_percent:,.0f} %", ""), least=96),
     Column("mem", "mem", 8, _memory),
-    Column("rate", "rate", 9, _rate, least=124),
+    Column("rate", "rate", 9, _rate, least=120),
     Column("done", "done", 7, _done),
     Column("eta", "eta", 15, lambda row: (fmt.eta(row.eta) if row.eta else "", ""), least=96),
 )

@@ -77,6 +77,11 @@ class LogView(ScrollView, can_focus=True):
     def at_end(self) -> bool:
         return self.scroll_offset.y >= self.max_scroll_y
 
+    @property
+    def underfull(self) -> bool:
+        """Whether there are fewer rows than the screen has."""
+        return len(self._rows) < self.scrollable_content_region.height
+
     def go_to(self, index: int) -> None:
         """Put the line at ``index`` of the buffer a few rows below the top."""
         if index < len(self._first_rows):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -31,6 +31,26 @@ def fit(content: Content, width: int) -> Content:
     return content.truncate(max(1, width), ellipsis=True)
 
 
+def joined(pieces: Sequence[Piece], between: str = " · ") -> list[Piece]:
+    """Pieces with a faint separator between them."""
+    out: list[Piece] = []
+    for piece in pieces:
+        if out:
+            out.append((between, "$faint"))
+        out.append(piece)
+    return out
+
+
+def flow(pieces: Sequence[Piece], width: int, indent: str = "") -> list[Content]:
+    """Pieces with separators, on as few lines of at most ``width`` cells as they fit on."""
+    rows: list[list[Piece]] = []
+    for piece in pieces:
+        if not rows or line(indent, *joined([*rows[-1], piece])).cell_length > width:
+            rows.append([])
+        rows[-1].append(piece)
+    return [line(indent, *joined(row)) for row in rows]
+
+
 class Pane(VerticalScroll):
     """A pane of the overview. ``draw`` is called with the size of the inside, which may be small."""
 
@@ -48,8 +68,8 @@ class Pane(VerticalScroll):
     def compose(self) -> ComposeResult:
         yield self._body
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
-        """The inside of the pane."""
+    def draw(self, snapshot: Snapshot, room: Size) -> Sequence[Content]:
+        """The lines of the inside; what is wider than the room is cut."""
         raise NotImplementedError
 
     def summary(self, snapshot: Snapshot) -> str:
@@ -66,7 +86,8 @@ class Pane(VerticalScroll):
         if summary != self._summary:
             self._summary = summary
             self.border_title = line(self.TITLE, (f" {summary}" if summary else "", "$label"))
-        drawn = self.draw(snapshot, self.scrollable_content_region.size)
+        room = self.scrollable_content_region.size
+        drawn = lines(fit(row, room.width) for row in self.draw(snapshot, room))
         if self._drawn is not None and self._drawn.is_same(drawn):
             return
         taller = self._drawn is None or self._drawn.plain.count("\n") != drawn.plain.count("\n")

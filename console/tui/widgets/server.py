@@ -6,8 +6,7 @@ from textual.content import Content
 from textual.geometry import Size
 
 from console.tui.palette import GLYPHS, TONES
-from console.tui.widgets.host import joined
-from console.tui.widgets.pane import Pane, Piece, fit, line, lines
+from console.tui.widgets.pane import Pane, Piece, flow, line
 from console.view import Snapshot
 from console.view import format as fmt
 from console.view.rows import ServerRow
@@ -33,27 +32,17 @@ def figures(server: ServerSample) -> list[Piece]:
 
 def _rows(row: ServerRow, width: int) -> list[Content]:
     tone = f"${TONES[row.state]}"
-    head = [
-        fit(
-            line(
-                (f"{GLYPHS[row.state]} {row.job} ", tone),
-                (f"{row.state}", f"bold {tone}"),
-                f"  up {fmt.duration(row.up_s)}",
-            ),
-            width,
-        )
-    ]
+    up = f"  up {fmt.duration(row.up_s)}" if row.sample is not None else ""
+    rows = [line((f"{GLYPHS[row.state]} {row.job} ", tone), (row.state, f"bold {tone}"), (up, "$label"))]
     if row.sample is None:
-        return head
-    if row.step:
-        head.append(line(("  ", ""), (row.step, "$label")))
-    pieces = figures(row.sample)
-    if pieces:
-        head.append(line("  ", *joined(pieces)))
+        return rows
+    if not row.sample.ready:
+        rows.append(line("  ", row.step))
+    rows += flow(figures(row.sample), width, "  ")
     if row.sample.kv_use is not None and width >= 20:
         label = "  KV cache "
-        head.append(line((label, "$label"), (fmt.bar(row.sample.kv_use, width - len(label)), "$curve")))
-    return head
+        rows.append(line((label, "$label"), (fmt.bar(row.sample.kv_use, width - len(label)), "$curve")))
+    return rows
 
 
 class ServerPane(Pane):
@@ -61,7 +50,7 @@ class ServerPane(Pane):
 
     TITLE = "Server"
 
-    def draw(self, snapshot: Snapshot, room: Size) -> Content:
+    def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         if not snapshot.servers:
-            return line(("no server in the plan", "$faint"))
-        return lines(each for row in snapshot.servers for each in _rows(row, room.width))
+            return [line(("no server in the plan", "$faint"))]
+        return [each for row in snapshot.servers for each in _rows(row, room.width)]
