@@ -17,6 +17,16 @@ MEMORY_SHARE: Final = 0.95
 MEMORY_PRESSURE: Final = 20.0
 DISK_SHARE: Final = 0.05
 DISK_LEFT_S: Final = 6 * fmt.HOUR
+IN_WORDS: Final = (
+    JobState.RUNNING,
+    JobState.READY,
+    JobState.STARTING,
+    JobState.STOPPING,
+    JobState.QUEUED,
+    JobState.WAITING,
+    JobState.DONE,
+    JobState.STOPPED,
+)
 GAVE_UP: Final = (JobState.LOST, JobState.FAILED, JobState.EMPTY)
 
 
@@ -132,8 +142,7 @@ def _well(jobs: Sequence[JobRow], *, has_plan: bool) -> Attention:
     by_state = Counter(row.state for row in jobs)
     if all(row.state is JobState.DONE or (row.service and row.state is JobState.STOPPED) for row in jobs):
         return Attention(Tone.GOOD, f"all done: {by_state[JobState.DONE]} jobs finished")
-    order = [state for state in JobState if by_state[state]]
-    words = ", ".join(f"{by_state[state]} {state}" for state in order)
+    words = ", ".join(f"{by_state[state]} {state}" for state in IN_WORDS if by_state[state])
     stopped = by_state[JobState.STOPPED]
     if stopped and not any(row.live for row in jobs):
         return Attention(Tone.WARN, f"nothing runs: {words}", "s starts")
