@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Literal, get_args
 
-from pipeline.agent import planning
 from pipeline.agent.board import Board, Job
 from pipeline.agent.policy import FAILED_NEED
 from pipeline.protocol import CRASHED, ActionReply, ActionRequest, JobState
@@ -132,7 +130,4 @@ def _waive(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply,
 def _anew(board: Board, job: Job, by: str) -> None:
     """Make a job that has no attempt wait for its start, its restarts forgotten."""
     job.wanted, job.restarts = "run", ()
-    fresh = replace(planning.reset_status(job.status, time.time()), restarts=0)
-    board.set(
-        job, JobState.WAITING, "", by=by, restarts=0, waived="", diagnosis=fresh.diagnosis, result=fresh.result
-    )  # fmt: skip
+    board.set(job, JobState.WAITING, "", by=by, restarts=0, waived="", diagnosis=None, result=None)

@@ -55,6 +55,7 @@ class Board:
         self.jobs: dict[str, Job] = {}
         self.host: HostSample | None = None
         self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
+        self.closing = False
         self._listeners: set[asyncio.Event] = set()
         self._undo: list[tuple[Job, JobStatus]] | None = (
             None  # statuses before the open transaction; None: none is open
@@ -179,6 +180,11 @@ class Board:
 
     def unlisten(self, event: asyncio.Event) -> None:
         self._listeners.discard(event)
+
+    def close_streams(self) -> None:
+        """Let every listener end."""
+        self.closing = True
+        self.announce()
 
     def announce(self) -> None:
         for event in self._listeners:

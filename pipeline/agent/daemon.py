@@ -18,7 +18,7 @@ import uvicorn
 
 from pipeline.agent import locks, paths
 from pipeline.agent.api import Api, Control
-from pipeline.agent.identity import send
+from pipeline.agent.identity import identify, send
 from pipeline.agent.launch import spawn_keeper
 from pipeline.agent.run import gone
 from pipeline.agent.supervisor import Supervisor
@@ -89,6 +89,7 @@ class Agent:
             keeper = locks.holder(str(self.runtime / "keeper.lock"))
             if keeper is not None:
                 send(keeper, signal.SIGTERM)
+        self.supervisor.board.close_streams()
         for server in servers:
             server.should_exit = True
         await asyncio.gather(*serving, keeping, return_exceptions=True)
@@ -104,11 +105,14 @@ class Agent:
                 await gone(keeper)
                 continue
             began = loop.time()
-            spawn_keeper(self.workdir, self.runtime)
+            child = identify(spawn_keeper(self.workdir, self.runtime))
             deadline = began + KEEPER_GAP_S
             while locks.holder(lock) is None and loop.time() < deadline:  # noqa: ASYNC110 - the keeper takes it
                 await asyncio.sleep(KEEPER_LOOK_S)
-            if locks.holder(lock) is None:
+            keeper = locks.holder(lock)
+            if keeper is not None and child is not None and child != keeper:
+                await gone(child)  # another was faster; the one from here ends by itself
+            elif keeper is None:
                 log.warning("the keeper does not stay; see keeper.log")
                 await asyncio.sleep(KEEPER_GAP_S)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from pipeline.protocol import LIVE, Change, JobSpec, JobState, JobStatus, Plan, Progress
@@ -103,8 +102,3 @@ def fresh_status(spec: JobSpec, now: float) -> JobStatus:
     if spec.autostart:
         return JobStatus(spec.name, JobState.WAITING, "", now)
     return JobStatus(spec.name, JobState.STOPPED, "starts only when asked to", now)
-
-
-def reset_status(status: JobStatus, now: float, reason: str = "") -> JobStatus:
-    """The status of a job that is to start anew; what its last attempt was stays readable."""
-    return replace(status, state=JobState.WAITING, reason=reason, since=now, diagnosis=None, result=None, waived="")

@@ -22,6 +22,7 @@ from pipeline.protocol import JobSpec
 
 POLL_S: Final = 0.02
 CLAIM_PATIENCE_S: Final = 2.0
+CUT_OFF: Final = "the agent ended before the job was started"
 
 
 @dataclass
@@ -64,10 +65,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended. Exactly one of the fields is set, but for ``shim_lost`` without any other: end not seen."""
+    """How an attempt ended: by its exit record, without its job having started, or unseen."""
 
     exit: records.Exit | None = None
     void: str = ""  # the job never started, and why
+    abandoned: bool = False  # never started because an agent died: the attempt does not count
     shim_lost: bool = False
     container: str = ""  # what ended everything: "container restarted" or "host rebooted"
 
@@ -193,9 +195,9 @@ async def adopt(run: Run, me: Process, container: str, started: Callable[[record
     if claim is None:
         claim = await _settle_claim(run, me, container)
         if claim is None:
-            return Ending(void="the agent ended before the job was started")
+            return Ending(void=CUT_OFF, abandoned=True)
     if claim.owner != "shim":
-        return Ending(void="the agent ended before the job was started")
+        return Ending(void=CUT_OFF, abandoned=True)
     if claim.container != container:
         record = records.read_exit(run.folder)
         same_boot = claim.container.split(":")[0] == container.split(":")[0]

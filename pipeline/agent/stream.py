@@ -44,7 +44,7 @@ class EventStream:
         changed = self._board.listen()
         loop = asyncio.get_running_loop()
         try:
-            while True:
+            while not self._board.closing:
                 changed.clear()
                 await self._events(send)
                 await self._send(send, msgspec.json.encode(StreamLine(beat=self._board.beat())) + b"\n")
@@ -55,6 +55,7 @@ class EventStream:
                     continue
                 await self._events(send)
                 await asyncio.sleep(max(0.0, sent + BEAT_GAP_S - loop.time()))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._board.unlisten(changed)
 

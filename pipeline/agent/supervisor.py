@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine
@@ -17,30 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admission, paths, policy
+from pipeline.agent import admission, endings, paths, policy, watching
 from pipeline.agent.actions import act
 from pipeline.agent.board import Board, Job
-from pipeline.agent.diagnosis import Evidence, diagnose
-from pipeline.agent.environment import MissingSecret, job_environment
+from pipeline.agent.environment import job_environment
 from pipeline.agent.identity import boot_id, container_id, identify
-from pipeline.agent.records import Exit, Started
+from pipeline.agent.records import Started
 from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare, spawn
-from pipeline.agent.senses import Remains, Senses, figures
+from pipeline.agent.senses import Senses, figures
 from pipeline.agent.store import Figures, Store
-from pipeline.protocol import BEAT_S, LIVE, ActionRequest, Attempt, Diagnosis, JobSample, JobState
+from pipeline.protocol import BEAT_S, LIVE, ActionRequest, Attempt, JobSample, JobState
 
 TICK_S: Final = 1.0
 LOOK_S: Final = BEAT_S
 HISTORY_S: Final = 5.0
-PROBE_S: Final = 2.0
-NOT_READY_LOOKS: Final = 3
-"""A service that was ready has to fail so many looks in a row before it is not."""
-
 QUEUE_WORDS_S: Final = 10.0
 """How often the reason of a queued job may change: the memory that is left changes all the time."""
-
-OOM_MARGIN: Final = 1.5
-"""What a job that was killed for memory is granted the next time, as a share of what it had at most."""
 
 START_STATES: Final = (JobState.WAITING, JobState.QUEUED, JobState.BACKOFF)
 
@@ -206,29 +197,43 @@ class Supervisor:
     async def _drive_new(self, job: Job, run: Run) -> None:
         try:
             secrets = await asyncio.to_thread(self._prepare, job, run)
-            if run.stop_by or run.condemned:
-                ending = Ending(void="stopped before it started")
-            else:
-                handle = spawn(run, secrets)
-                ending = await follow(run, handle, lambda started: self._started(job, run, started))
-        except MissingSecret as error:
-            ending = Ending(exit=_unstarted(str(error)))
-        except OSError as error:
-            ending = Ending(exit=_unstarted(f"cannot start: {error}"))
-        await self._conclude(job, run, ending)
+            handle = None if run.stop_by else spawn(run, secrets)
+        except Exception as error:
+            # Whatever it is (a missing secret, a full disk, no processes left): nothing was started.
+            log.warning("attempt %d of %s cannot be started: %s", run.number, run.job, error)
+            await self._conclude(job, run, Ending(void=f"cannot start: {error}"))
+            return
+        if handle is None:
+            await self._conclude(job, run, Ending(void="stopped before it started"))
+            return
+        await self._drive(job, run, follow(run, handle, lambda started: self._started(job, run, started)))
+
+    async def _drive_adopted(self, job: Job, run: Run) -> None:
+        await self._drive(job, run, self._adopt(job, run))
+
+    def _adopt(self, job: Job, run: Run) -> Coroutine[Any, Any, Ending]:
+        return adopt(run, self.me, self.container, lambda started: self._started(job, run, started))
+
+    async def _drive(self, job: Job, run: Run, following: Coroutine[Any, Any, Ending]) -> None:
+        """Follow an attempt to its end; should that fail, take it up again from its files."""
+        while True:
+            try:
+                ending = await following
+                break
+            except Exception:
+                log.exception("lost sight of attempt %d of %s; looking again", run.number, run.job)
+                await asyncio.sleep(TICK_S)
+                following = self._adopt(job, run)
+        if ending.abandoned:
+            await self._conclude_void(job, run, ending.void)
+        else:
+            await self._conclude(job, run, ending)
 
     def _prepare(self, job: Job, run: Run) -> dict[str, str]:
         release = Path(paths.release_dir(self.workdir, run.release))
         run.folder.mkdir(parents=True, exist_ok=True)
         environment = job_environment(job.spec, release_dir=release, attempt_dir=run.folder)
         return prepare(run, job.spec, environment, self.workdir, release)
-
-    async def _drive_adopted(self, job: Job, run: Run) -> None:
-        ending = await adopt(run, self.me, self.container, lambda started: self._started(job, run, started))
-        if ending.void:
-            await self._conclude_void(job, run, ending.void)
-        else:
-            await self._conclude(job, run, ending)
 
     def _started(self, job: Job, run: Run, started: Started) -> None:
         """The job's process is known."""
@@ -245,7 +250,7 @@ class Supervisor:
         else:
             self.board.set(job, JobState.RUNNING, pid=started.pid, started_at=started.at)
         if job.spec.readiness is not None:
-            self._task(self._probing(job, run))
+            self._task(watching.probe(self.board, job, run, self.wake))
         self._task(self._main_watch(job, run))
 
     async def _main_watch(self, job: Job, run: Run) -> None:
@@ -259,9 +264,10 @@ class Supervisor:
     # --- ends ---
 
     async def _conclude(self, job: Job, run: Run, ending: Ending) -> None:
-        record = ending.exit or (_unstarted(ending.void) if ending.void else Exit(None, None, _now(), _now()))
+        """Judge an attempt that has ended, journal it, and decide what comes next."""
+        record = endings.record_of(ending)
         left = await self.senses.call(self.senses.remains, run)
-        state, reason, diagnosis = self._verdict(job, run, ending, record, left)
+        state, reason, diagnosis = endings.verdict(job, run, ending, record, left)
         ended_at = record.tree_empty[0]
         attempt = Attempt(
             run.number, run.release, job.status.started_at, ended_at, record.exit_code, record.signal,
@@ -270,15 +276,20 @@ class Supervisor:
 
         def journal() -> None:
             self.board.save_attempt(run, attempt, ended=True)
-            self._learn_need(job, run, diagnosis)
+            endings.learn_need(job, run, diagnosis)
             self.board.set(
                 job, state, reason, pid=None, ended_at=ended_at, exit_code=record.exit_code,
                 signal=record.signal, diagnosis=diagnosis, result=left.result,
             )  # fmt: skip
-            self._follow_up(job, run, record)
+            delay = endings.follow_up(self.board, job, run, record)
+            if delay:
+                asyncio.get_running_loop().call_later(delay + 0.01, self.wake)
 
         await self._close_run(job, journal)
-        job.sample = JobSample(progress=left.progress, last_line=job.sample.last_line, log_bytes=left.log_bytes)
+        if job.run is None:
+            job.sample = JobSample(
+                progress=left.progress, last_line=job.sample.last_line, log_bytes=left.log_bytes
+            )  # fmt: skip
 
     async def _close_run(self, job: Job, journal: Callable[[], None]) -> None:
         """Journal the end of an attempt, however often it takes: until then the job cannot start again."""
@@ -297,66 +308,6 @@ class Supervisor:
         if job.removed:
             self.board.drop(job)
         self.wake()
-
-    def _verdict(
-        self, job: Job, run: Run, ending: Ending, record: Exit, left: Remains
-    ) -> tuple[JobState, str, Diagnosis | None]:
-        if run.condemned:
-            return JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned)
-        evidence = Evidence(
-            spec=job.spec,
-            exit_code=record.exit_code,
-            signal=record.signal,
-            log_tail=left.log_tail,
-            result=left.result,
-            progress=left.progress,
-            oom_before=record.oom_before,
-            oom_after=record.oom_after,
-            stopped_by=run.stop_by,
-            shim_lost=ending.shim_lost,
-            container_restarted=bool(ending.container),
-            last_sample=job.sample,
-            error=record.error,
-        )
-        state, reason, diagnosis = diagnose(evidence)
-        return state, ending.container or reason, diagnosis
-
-    def _learn_need(self, job: Job, run: Run, diagnosis: Diagnosis | None) -> None:
-        """What admission sets aside the next time: the peak measured, and more after a kill for memory."""
-        if diagnosis is not None and diagnosis.cause.startswith("oom"):
-            job.need = int(OOM_MARGIN * max(run.peak, self._need(job) or 0)) or None
-        elif run.peak:
-            job.need = max(job.need or 0, run.peak)
-
-    def _follow_up(self, job: Job, run: Run, record: Exit) -> None:
-        """Decide what comes after an end: nothing, at once again, or again after a while."""
-        if run.again:
-            self.board.set(job, JobState.WAITING, "")
-            return
-        if run.stop_by or run.condemned or job.wanted != "run" or job.removed:
-            return
-        now = time.monotonic()
-        ran_s = max(0.0, (job.status.ended_at or 0) - (job.status.started_at or 0))
-        verdict = policy.after_end(
-            job.spec.restart,
-            job.status.state,
-            record.exit_code,
-            job.restarts,
-            ran_s,
-            now,
-            random.random(),  # noqa: S311
-        )
-        if isinstance(verdict, policy.Stay):
-            if verdict.gave_up:
-                self.board.set(job, JobState.FAILED, f"{verdict.gave_up}; last: {job.status.reason}")
-            return
-        job.restarts, job.due = verdict.restarts, now + verdict.delay_s
-        when = f"in {verdict.delay_s:.0f} s" if verdict.delay_s >= 1 else "now"
-        count = f"{len(job.restarts)} of {job.spec.restart.limit}"
-        words = f"{job.status.reason or job.status.state}; starts again {when} ({count})"
-        self.board.set(job, JobState.BACKOFF, words, restarts=job.status.restarts + 1)
-        if verdict.delay_s:
-            asyncio.get_running_loop().call_later(verdict.delay_s + 0.01, self.wake)
 
     async def _conclude_void(self, job: Job, run: Run, why: str) -> None:
         """An attempt that the death of an agent cut off before its job started: it never was, and does not count."""
@@ -388,74 +339,12 @@ class Supervisor:
                     next_history = loop.time() + HISTORY_S - 0.05
                     beat = self.board.beat()
                     await self.senses.call(self.figures.add, beat.at, figures(beat.host, beat.jobs))
-            except (sqlite3.Error, OSError):
+            except Exception:
                 log.exception("looking at the jobs failed; trying again")
             await asyncio.sleep(TICK_S)
 
     async def _look(self, runs: tuple[Run, ...]) -> None:
         self.board.host, seen = await self.senses.call(self.senses.look, runs)
-        for job in self.board.jobs.values():
-            run = job.run
-            if run is None or run.job not in seen:
-                continue
-            found = seen[run.job]
-            job.sample = found.sample
-            run.peak = max(run.peak, found.sample.memory or 0)
-            self._judge_stall(job, found.quiet_s)
-        self.board.announce()
+        watching.take(self.board, seen)
         if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in self.board.jobs.values()):
             self.wake()
-
-    def _judge_stall(self, job: Job, quiet_s: float) -> None:
-        limit = job.spec.stall_s
-        if limit is None:
-            return
-        if job.status.state is JobState.RUNNING and quiet_s > limit:
-            self.board.set(job, JobState.STALLED, f"no progress for {quiet_s / 60:.0f} min" if quiet_s >= 120 else
-                           f"no progress for {quiet_s:.0f} s")  # fmt: skip
-        elif job.status.state is JobState.STALLED and quiet_s <= limit and job.server is None:
-            self.board.set(job, JobState.RUNNING, "makes progress again")
-
-    async def _probing(self, job: Job, run: Run) -> None:
-        """Walk the readiness ladder of a server until its attempt ends."""
-        from pipeline.agent.server_probe import (
-            ServerProbe,
-        )  # brings httpx, which an agent without servers can do without
-
-        readiness = job.spec.readiness
-        assert readiness is not None
-        probe = ServerProbe(readiness)
-        began, misses = asyncio.get_running_loop().time(), 0
-        try:
-            while job.run is run and not run.stop_by and not run.condemned:
-                sample, wrong = await probe.look()
-                if job.run is not run or run.stop_by:
-                    return
-                job.server = sample
-                if wrong:
-                    run.condemned = wrong
-                    self.board.set(job, JobState.STOPPING, wrong)
-                    run.end()
-                    return
-                misses = 0 if sample.ready else misses + 1
-                state = job.status.state
-                if sample.ready and state is not JobState.READY:
-                    self.board.set(job, JobState.READY)
-                    self.wake()
-                elif not sample.ready and (state is not JobState.READY or misses >= NOT_READY_LOOKS):
-                    waited = asyncio.get_running_loop().time() - began
-                    late = state is not JobState.READY and waited > readiness.load_timeout_s
-                    words = f"not ready after {waited:.0f} s: {sample.step}" if late else sample.step
-                    if state is not JobState.STALLED or not late:
-                        self.board.set(job, JobState.STALLED if late else JobState.RUNNING, words)
-                await asyncio.sleep(PROBE_S)
-        finally:
-            await probe.close()
-
-
-def _now() -> tuple[float, float]:
-    return time.time(), time.monotonic()
-
-
-def _unstarted(error: str) -> Exit:
-    return Exit(None, None, _now(), _now(), error=error)

@@ -20,6 +20,7 @@ import msgspec
 
 from pipeline.agent import locks, paths
 from pipeline.agent.identity import Process
+from pipeline.agent.records import Exit, read_exit
 from pipeline.protocol import (
     ActionReply,
     ActionRequest,
@@ -41,7 +42,9 @@ Value = TypeVar("Value")
 NEVER = RestartPolicy(when="never")
 
 
-async def until(look: Callable[[], Awaitable[Value] | Value], *, within: float = 15.0, what: str = "") -> Value:
+async def until(
+    look: Callable[[], Awaitable[Value | None] | Value | None], *, within: float = 15.0, what: str = ""
+) -> Value:
     """The first true value that ``look`` gives; fails after ``within`` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -58,6 +61,14 @@ def shell(name: str, script: str, **fields: Any) -> JobSpec:
     """A job that is a shell script. Restarted by nobody unless the test says so."""
     fields = {"stage": "demo", "restart": NEVER, "stop_grace_s": 2.0, **fields}
     return JobSpec(name=name, argv=("/bin/sh", "-c", script), **fields)
+
+
+def exists(path: str | Path) -> bool:
+    return Path(path).exists()
+
+
+def touch(path: str | Path) -> None:
+    Path(path).touch()
 
 
 def make_workdir(folder: Path) -> Path:
@@ -143,6 +154,37 @@ class Rig:
             return None
 
         return await until(look, within=within, what=f"{name} in {states}")
+
+    async def replaced(self, name: str, old: Process, *, within: float = 2.0) -> Process:
+        """Wait until another process than ``old`` is agent or keeper."""
+
+        def look() -> Process | None:
+            found = self.holder(name)
+            return found if found != old else None
+
+        return await until(look, within=within, what=f"a new {name}")
+
+    async def attempted(self, name: str, number: int) -> JobStatus:
+        """Wait until a job is in attempt ``number``."""
+
+        async def look() -> JobStatus | None:
+            status = await self.status(name)
+            return status if status.attempt == number else None
+
+        return await until(look, what=f"attempt {number} of {name}")
+
+    async def says(self, name: str, text: str) -> JobStatus:
+        """Wait until a job's reason holds a text."""
+
+        async def look() -> JobStatus | None:
+            status = await self.status(name)
+            return status if text in status.reason else None
+
+        return await until(look, what=f"{name}: {text}")
+
+    async def recorded(self, name: str, attempt: int = 1) -> Exit:
+        """Wait for the exit record of an attempt, agent or not."""
+        return await until(lambda: read_exit(self.folder(name, attempt)), what=f"exit record of {name}")
 
     async def stream(self, since: int) -> AsyncIterator[StreamLine]:
         async with self.client.stream("GET", "/v1/events", params={"since": since}) as answer:

@@ -6,12 +6,11 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 
 from pipeline.agent.identity import alive
 from pipeline.agent.records import read_claim, read_exit, read_started
 from pipeline.protocol import JobState, Need, RestartPolicy
-from tests.agent.rig import Rig, shell, until
+from tests.agent.rig import Rig, exists, shell, touch, until
 
 S = JobState
 
@@ -52,17 +51,13 @@ async def test_needs_failed_needs_and_waiving(agent: Rig) -> None:
     )
     await agent.reach("a", S.FAILED)
     await agent.reach("b", S.DONE)
-    await until(lambda: _reason(agent, "c", "waits for a, which failed"))
+    await agent.says("c", "waits for a, which failed")
     assert (await agent.status("d")).reason == "waits for c, behind a, which failed"
     assert not (await agent.act("a", "waive")).done
     assert (await agent.act("a", "waive", reason="gated")).done
     await agent.reach("d", S.DONE)
     assert (await agent.status("a")).waived == "gated"
     assert (await agent.status("a")).state is S.FAILED
-
-
-async def _reason(rig: Rig, name: str, text: str) -> bool:
-    return (await rig.status(name)).reason == text
 
 
 async def test_stop_ends_the_whole_tree_and_lasts_over_a_new_agent(agent: Rig) -> None:
@@ -75,12 +70,12 @@ async def test_stop_ends_the_whole_tree_and_lasts_over_a_new_agent(agent: Rig) -
     assert reply.done
     status = await agent.reach("a", S.STOPPED)
     assert "tester" in status.reason
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
+    assert not any(exists(f"/proc/{pid}") for pid in pids.read_text().split())
     assert await agent.act("a", "stop", request="once") == reply
     old = agent.holder("agent")
     assert old is not None
     os.kill(old.pid, signal.SIGKILL)
-    await until(lambda: agent.holder("agent") not in (None, old))
+    await agent.replaced("agent", old)
     status = await agent.reach("a", S.STOPPED)
     assert status.attempt == 1
 
@@ -98,34 +93,24 @@ async def test_restart_by_the_operator_is_done_once(agent: Rig) -> None:
     await agent.reach("a", S.RUNNING)
     await agent.act("a", "restart", request="r1")
     await agent.act("a", "restart", request="r1")
-    await until(lambda: _attempt(agent, "a", 2))
+    await agent.attempted("a", 2)
     status = await agent.reach("a", S.RUNNING)
     assert status.attempt == 2
     first = read_exit(agent.folder("a", 1))
     assert first is not None and first.asked == "stop"
 
 
-async def _attempt(rig: Rig, name: str, number: int) -> bool:
-    return (await rig.status(name)).attempt == number
-
-
 async def test_crashes_are_restarted_at_once_then_backed_off_then_given_up(agent: Rig) -> None:
     policy = RestartPolicy(limit=3, backoff_s=0.05, backoff_max_s=0.1)
     await agent.apply(shell("a", "exit 7", restart=policy))
-    status = await agent.reach("a", S.FAILED)
-    status = await until(lambda: _gave_up(agent))
-    assert "gave up after 3 restarts" in status.reason  # type: ignore[attr-defined]
+    status = await agent.says("a", "gave up after 3 restarts")
+    assert status.state is S.FAILED
     state = await agent.state()
     assert state.jobs["a"].attempt == 4 and state.jobs["a"].exit_code == 7
     states = [event.status.state for event in state.events if event.job == "a" and event.status]
     assert states.count(S.BACKOFF) == 3
     assert (await agent.post("/v1/restart-crashed")).done
-    await until(lambda: _attempt(agent, "a", 8))
-
-
-async def _gave_up(rig: Rig) -> object:
-    status = await rig.status("a")
-    return status if "gave up" in status.reason else None
+    await agent.attempted("a", 8)
 
 
 async def test_exit_code_three_is_final(agent: Rig) -> None:
@@ -156,11 +141,11 @@ async def test_the_agent_killed_adopts_and_starts_nothing_twice(agent: Rig) -> N
     os.kill(keeper.pid, signal.SIGSTOP)
     os.kill(old.pid, signal.SIGKILL)
     for number in (0, 1):
-        Path(f"{gate}{number}").touch()
-        await until(lambda number=number: read_exit(agent.folder(f"j{number}")))  # type: ignore[misc]
+        touch(f"{gate}{number}")
+        await agent.recorded(f"j{number}")
     os.kill(keeper.pid, signal.SIGCONT)
     began = time.monotonic()
-    await until(lambda: agent.holder("agent") not in (None, old), within=2)
+    await agent.replaced("agent", old)
     for number in (0, 1):
         status = await agent.reach(f"j{number}", S.FAILED)
         assert status.exit_code == 40 + number
@@ -168,7 +153,7 @@ async def test_the_agent_killed_adopts_and_starts_nothing_twice(agent: Rig) -> N
     for number in (2, 3, 4):
         status = await agent.status(f"j{number}")
         assert (status.state, status.attempt) == (S.RUNNING, 1)
-        Path(f"{gate}{number}").touch()
+        touch(f"{gate}{number}")
         assert (await agent.reach(f"j{number}", S.FAILED)).exit_code == 40 + number
     assert sorted(starts.read_text().split()) == [f"j{number}" for number in range(5)]
 
@@ -178,7 +163,7 @@ async def test_agent_and_keeper_bring_each_other_back(agent: Rig) -> None:
         old = agent.holder(name)
         assert old is not None
         os.kill(old.pid, signal.SIGKILL)
-        await until(lambda name=name, old=old: agent.holder(name) not in (None, old), within=2.0)  # type: ignore[misc]
+        await agent.replaced(name, old)
 
 
 async def test_a_shim_killed_leaves_its_job_watched_and_its_end_unknown(agent: Rig) -> None:
@@ -206,7 +191,7 @@ async def test_a_job_without_its_shim_can_be_stopped(agent: Rig) -> None:
     await until(lambda: not alive(claim.process))
     await agent.act("a", "stop")
     await agent.reach("a", S.STOPPED, S.LOST)
-    assert not any(Path(f"/proc/{pid}/fd/0").exists() for pid in pids.read_text().split())
+    assert not any(exists(f"/proc/{pid}/fd/0") for pid in pids.read_text().split())
 
 
 async def test_two_starts_at_once_make_one_agent(rig: Rig) -> None:

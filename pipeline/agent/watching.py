@@ -1,0 +1,91 @@
+"""What the agent makes of its looks at running jobs: samples, stalls, and the readiness of model servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pipeline.agent.board import Board, Job
+from pipeline.agent.run import Run
+from pipeline.agent.senses import Seen
+from pipeline.protocol import JobState, Readiness, ServerSample
+
+PROBE_S: Final = 2.0
+NOT_READY_LOOKS: Final = 3
+"""A service that was ready has to fail so many looks in a row before it is not."""
+
+
+def take(board: Board, seen: dict[str, Seen]) -> None:
+    """Take in what one look found of the running jobs."""
+    for job in board.jobs.values():
+        run = job.run
+        if run is None or run.job not in seen:
+            continue
+        found = seen[run.job]
+        job.sample = found.sample
+        run.peak = max(run.peak, found.sample.memory or 0)
+        judge_stall(board, job, found.quiet_s)
+    board.announce()
+
+
+def judge_stall(board: Board, job: Job, quiet_s: float) -> None:
+    """Say it when a job makes no progress for longer than it may, and when it goes on."""
+    limit = job.spec.stall_s
+    if limit is None or job.spec.readiness is not None:
+        return
+    if job.status.state is JobState.RUNNING and quiet_s > limit:
+        spent = f"{quiet_s / 60:.0f} min" if quiet_s >= 120 else f"{quiet_s:.0f} s"
+        board.set(job, JobState.STALLED, f"no progress for {spent}")
+    elif job.status.state is JobState.STALLED and quiet_s <= limit:
+        board.set(job, JobState.RUNNING, "makes progress again")
+
+
+async def probe(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> None:
+    """Walk the readiness ladder of a server until its attempt ends."""
+    # Brings httpx, which an agent without servers can do without.
+    from pipeline.agent.server_probe import ServerProbe
+
+    readiness = job.spec.readiness
+    assert readiness is not None
+    prober = ServerProbe(readiness)
+    loop = asyncio.get_running_loop()
+    began, misses = loop.time(), 0
+    try:
+        while True:
+            sample, wrong = await prober.look()
+            if job.run is not run or run.stop_by or run.condemned:
+                return
+            job.server = sample
+            if wrong:
+                run.condemned = wrong
+                board.set(job, JobState.STOPPING, wrong)
+                run.end()
+                return
+            misses = 0 if sample.ready else misses + 1
+            was_ready = job.status.state is JobState.READY
+            judge_readiness(board, job, sample, readiness, loop.time() - began, misses)
+            if was_ready is not (job.status.state is JobState.READY):
+                wake()
+            await asyncio.sleep(PROBE_S)
+    finally:
+        await prober.close()
+
+
+def judge_readiness(
+    board: Board, job: Job, sample: ServerSample, readiness: Readiness, waited_s: float, misses: int
+) -> None:
+    """The state of a server after a look at it."""
+    state = job.status.state
+    if state is JobState.STOPPING:
+        return
+    if sample.ready:
+        if state is not JobState.READY:
+            board.set(job, JobState.READY)
+    elif state is JobState.READY:
+        if misses >= NOT_READY_LOOKS:
+            board.set(job, JobState.STALLED, f"was ready, now: {sample.step}")
+    elif state is JobState.RUNNING and waited_s > readiness.load_timeout_s:
+        board.set(job, JobState.STALLED, f"not ready after {waited_s:.0f} s: {sample.step}")
+    elif state is JobState.RUNNING:
+        board.set(job, JobState.RUNNING, sample.step)

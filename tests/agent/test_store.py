@@ -1,0 +1,103 @@
+"""The journal: whole or not at all, durable, numbered without gaps; and the history of figures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.agent.store import Figures, JobRecord, Store
+from pipeline.protocol import ActionReply, Attempt, Event, JobSpec, JobState, JobStatus, Plan
+from tests.agent.rig import ROOT
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "agent" / "journal.db"
+    store = Store(path)
+    plan = Plan("run", "r1", (JobSpec("a", "prep", ("x",)),))
+    record = JobRecord(JobStatus("a", JobState.RUNNING, pid=5), "run", (1.0, 2.0), "boot", 7)
+    with store.transaction():
+        store.set_plan(plan)
+        store.set_job("a", record)
+        store.set_attempt("a", Attempt(1, "r1"), ended=True)
+        store.set_attempt("a", Attempt(2, "r1"), ended=False)
+        first = store.add_event(Event(0, 1.0, "state", "one"))
+        store.set_reply("q", 1.0, ActionReply(True, "did"))
+    store.close()
+    again = Store(path)
+    assert (again.plan(), again.jobs(), again.seq) == (plan, {"a": record}, 1)
+    assert [attempt.number for attempt in again.attempts("a")] == [1, 2]
+    assert [(job, attempt.number) for job, attempt in again.open_attempts()] == [("a", 2)]
+    assert again.events(0, 10) == [first] and again.events(1, 10) == []
+    assert again.reply_to("q") == ActionReply(True, "did") and again.reply_to("other") is None
+    again.close()
+
+
+def test_a_failed_transaction_leaves_no_trace_and_no_gap(tmp_path: Path) -> None:
+    store = Store(tmp_path / "journal.db")
+    with store.transaction():
+        store.add_event(Event(0, 1.0, "state", "one"))
+    with pytest.raises(RuntimeError), store.transaction():
+        store.add_event(Event(0, 2.0, "state", "lost"))
+        raise RuntimeError
+    with store.transaction():
+        assert store.add_event(Event(0, 3.0, "state", "two")).seq == 2
+    assert [event.text for event in store.events(0, 10)] == ["one", "two"]
+    store.close()
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from pipeline.agent.store import Store; from pipeline.protocol import Event\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "while True:\n"
+        "    with store.transaction():\n"
+        "        for _ in range(3): seq = store.add_event(Event(0, 0.0, 'state', 'x')).seq\n"
+        "    print(seq, flush=True)\n"
+    )
+    for _ in range(3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ}
+        )
+        assert writer.stdout is not None
+        told = 0
+        for line in writer.stdout:
+            told = int(line)
+            if told % 60 == 0:
+                break
+        writer.send_signal(signal.SIGKILL)
+        told = max([told, *(int(line) for line in writer.stdout.read().split(b"\n")[:-1])])
+        writer.stdout.close()
+        writer.wait()
+        store = Store(path)
+        numbers = [event.seq for event in store.events(0, 1_000_000)]
+        assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) % 3 == 0 and len(numbers) >= told
+        store.close()
+
+
+def test_history_is_thinned_and_keeps_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    Store(path).close()
+    figures = Figures(path)
+    for number in range(600):
+        figures.add(1000.0 + 5 * number, {("a", "tok_s"): float(number), ("", "memory_used"): 5.0})
+    at, values = figures.query("a", "tok_s", 50)
+    assert 45 <= len(at) <= 51 and list(at) == sorted(at) and list(values) == sorted(values)
+    assert values[0] < 12 and values[-1] > 588
+    assert figures.query("a", "unknown", 50) == ((), ())
+    assert set(figures.query("", "memory_used", 10)[1]) == {5.0}
+    figures.close()
+    again = Figures(path)
+    assert again.query("a", "tok_s", 50) == (at, values)
+    # Long afterwards only minute means are left of the old values.
+    again.add(1000.0 + 50_000, {("a", "tok_s"): 1.0})
+    again.add(1000.0 + 50_100, {("a", "tok_s"): 1.0})
+    at, _ = again.query("a", "tok_s", 5000)
+    assert 40 < len(at) < 70
+    again.close()
