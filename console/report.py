@@ -1,4 +1,7 @@
-"""A snapshot without a screen: as text, as JSON, as a Markdown summary, and as an exit code."""
+"""A snapshot without a screen: as text, as JSON, as a Markdown summary, and as an exit code.
+
+``now`` is monotonic seconds, the clock of ``Snapshot.received``; None is the moment of the agent's newest word.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import msgspec
 from console.view import Attention, Snapshot, attention
 from console.view import format as fmt
 from console.view.attention import dependents
-from console.view.rows import DatasetRow, Inference, JobRow
+from console.view.jobs import JobRow
+from console.view.rows import DatasetRow, Inference
 from console.view.text import clean, cut
 from pipeline.protocol import History, JobState
 
@@ -22,11 +26,11 @@ WELL: Final = 0
 CRASHED: Final = 1
 """At least one job is failed, empty or lost, or failed and about to start again."""
 
-STALLED: Final = 3
-"""No job crashed, at least one makes no progress. (2 is left to wrong arguments.)"""
+UNREACHABLE: Final = 3
+"""The host refused, the link is down, or the agent's last word is too old. (2 is left to wrong arguments.)"""
 
-UNREACHABLE: Final = 4
-"""The host refused, the link is down, or the agent's last word is too old."""
+STALLED: Final = 4
+"""No job crashed, at least one makes no progress."""
 
 NO_PLAN: Final = 5
 """The agent answers, and has no plan."""
@@ -36,7 +40,7 @@ EVENTS_SHOWN: Final = 20
 
 def exit_code(snapshot: Snapshot, now: float | None = None) -> int:
     """What scripts may act on: one of the codes above. Data that cannot be trusted says nothing about the jobs."""
-    now = time.monotonic() if now is None else now
+    now = _moment(snapshot, now)
     if snapshot.link.state in ("lost", "refused") or snapshot.received is None or snapshot.stale(now):
         return UNREACHABLE
     if any(row.crashed for row in snapshot.jobs):
@@ -46,12 +50,19 @@ def exit_code(snapshot: Snapshot, now: float | None = None) -> int:
     return NO_PLAN if snapshot.plan is None else WELL
 
 
+def _moment(snapshot: Snapshot, now: float | None) -> float:
+    """The time a report is made at; without one, that of the agent's newest word."""
+    if now is not None:
+        return now
+    return snapshot.link.since if snapshot.received is None else snapshot.received
+
+
 # --- Text -----------------------------------------------------------------------------------------------------------
 
 
 def status_text(snapshot: Snapshot, now: float | None = None) -> str:
     """The overview for a terminal without a screen: what needs a person, the jobs, host, datasets, inference."""
-    now = time.monotonic() if now is None else now
+    now = _moment(snapshot, now)
     said = attention(snapshot, now)
     lines = [
         f"{clean(snapshot.run, 80)} @ {clean(snapshot.host_label, 80)}   {_freshness(snapshot, now)}",
@@ -74,7 +85,7 @@ def _freshness(snapshot: Snapshot, now: float) -> str:
     if age is None:
         parts.append(snapshot.link.state)
     else:
-        word = "stale" if snapshot.stale(now) else snapshot.link.state
+        word = "stale" if snapshot.stale(now) else snapshot.link.state.replace("connecting", "live")
         parts.append(f"{word}, {fmt.age(age)} old")
     if snapshot.run_time is not None:
         parts.append(f"run {fmt.duration(snapshot.run_time)}")
@@ -179,7 +190,7 @@ def _inference(figure: Inference) -> str:
 
 def status_json(snapshot: Snapshot, now: float | None = None) -> str:
     """The same as one JSON object. Sizes are bytes, durations seconds, times seconds since the epoch."""
-    now = time.monotonic() if now is None else now
+    now = _moment(snapshot, now)
     said: Attention = attention(snapshot, now)
     figure = snapshot.inference
     found: dict[str, Any] = {
@@ -214,7 +225,7 @@ def status_json(snapshot: Snapshot, now: float | None = None) -> str:
 
 def report_markdown(snapshot: Snapshot, now: float | None = None) -> str:
     """A summary for those who do not sit at the console: done, counts, what runs, ETA, problems, next."""
-    now = time.monotonic() if now is None else now
+    now = _moment(snapshot, now)
     said = attention(snapshot, now)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.at)) if snapshot.at else "no data"
     jobs = snapshot.jobs

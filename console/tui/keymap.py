@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from textual.binding import Binding, BindingType
 
-from console.view.rows import JobRow
+from console.view.jobs import JobRow
 from pipeline.protocol import LIVE, JobState
 
 Scope = Literal["overview", "job", "log", "help"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from console.view import format as fmt
-from console.view.rows import JobRow
+from console.view.jobs import JobRow
 from console.view.snapshot import Snapshot, Tone
 from console.view.text import clean
 from pipeline.protocol import JobState

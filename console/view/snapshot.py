@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from console.view import rows
+from console.view.jobs import JobRow, job_rows, longest, run_time
 from pipeline.protocol import (
     STALE_S,
     AgentInfo,
@@ -78,9 +79,9 @@ class Snapshot:
         return self.beat.host if self.beat else None
 
     @cached_property
-    def jobs(self) -> tuple[rows.JobRow, ...]:
+    def jobs(self) -> tuple[JobRow, ...]:
         """A row a job, in plan order; jobs that left the plan but still have a status come last."""
-        return rows.job_rows(self.plan, self.statuses, self.beat.jobs if self.beat else {}, self.at)
+        return job_rows(self.plan, self.statuses, self.beat.jobs if self.beat else {}, self.at)
 
     @cached_property
     def datasets(self) -> tuple[rows.DatasetRow, ...]:
@@ -97,18 +98,18 @@ class Snapshot:
     @cached_property
     def run_time(self) -> float | None:
         """Seconds from the first start of a job until now, or until the last end where nothing is left to do."""
-        return rows.run_time(self.jobs, self.at)
+        return run_time(self.jobs, self.at)
 
     @cached_property
-    def longest(self) -> rows.JobRow | None:
+    def longest(self) -> JobRow | None:
         """The live job that will take longest, which is what the run waits for; None where no ETA is known."""
-        return rows.longest(self.jobs)
+        return longest(self.jobs)
 
     @cached_property
     def disk_left_s(self) -> float | None:
         """Seconds until the disk is full at the rate seen by this console; None where it does not fill."""
         return rows.disk_left(self.disk)
 
-    def job(self, name: str) -> rows.JobRow | None:
+    def job(self, name: str) -> JobRow | None:
         """The row of a job by its exact name."""
         return next((row for row in self.jobs if row.name == name), None)

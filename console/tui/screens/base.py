@@ -12,7 +12,7 @@ from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
 from console.tui.session import ControlError, Controls, JobAction
 from console.view import Snapshot, Tone
-from console.view.rows import JobRow
+from console.view.jobs import JobRow
 from pipeline.protocol import ActionReply
 
 if TYPE_CHECKING:

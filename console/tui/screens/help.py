@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from console.tui.keymap import Situation, applying, bindings
 from console.tui.palette import GLYPHS, TONES
+from console.tui.screens.moving import Moving
 from console.tui.widgets.pane import line, lines
 
 STATE_WORDS = {
@@ -46,7 +47,7 @@ def help_text(now: Situation) -> Content:
     return lines(rows)
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Moving, ModalScreen[None]):
     """Shows the help over the screen it was asked from."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
@@ -60,26 +61,8 @@ class HelpScreen(ModalScreen[None]):
             yield Static(help_text(self._now), markup=False)
 
     @property
-    def _scroll(self) -> VerticalScroll:
+    def scroller(self) -> VerticalScroll:
         return self.query_one("#help", VerticalScroll)
-
-    def action_down(self) -> None:
-        self._scroll.scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self._scroll.scroll_up(animate=False)
-
-    def action_top(self) -> None:
-        self._scroll.scroll_home(animate=False)
-
-    def action_bottom(self) -> None:
-        self._scroll.scroll_end(animate=False)
-
-    def action_page_down(self) -> None:
-        self._scroll.scroll_page_down(animate=False)
-
-    def action_page_up(self) -> None:
-        self._scroll.scroll_page_up(animate=False)
 
     def action_back(self) -> None:
         self.dismiss()

@@ -12,17 +12,18 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from console.tui.keymap import bindings
+from console.tui.keymap import Scope, bindings
 from console.tui.palette import GLYPHS, TONES
 from console.tui.screens.base import DeckScreen
+from console.tui.screens.moving import Moving
 from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.tui.widgets.events import clock
 from console.tui.widgets.pane import Piece, joined, line, lines
 from console.view import Tone, attention
 from console.view import format as fmt
+from console.view.jobs import JobRow
 from console.view.plot import blocks, resample
-from console.view.rows import JobRow
 from console.view.text import clean, shown_line
 from pipeline.protocol import Attempt, History, JobDetail
 
@@ -33,10 +34,10 @@ REFRESH_S: Final = 2.0
 LABEL: Final = 12
 
 
-class JobScreen(DeckScreen):
+class JobScreen(Moving, DeckScreen):
     """See the module."""
 
-    SCOPE = "job"
+    SCOPE: ClassVar[Scope] = "job"
     BINDINGS: ClassVar[list[BindingType]] = bindings("job")
 
     def __init__(self, job: str) -> None:
@@ -58,7 +59,7 @@ class JobScreen(DeckScreen):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._scroll.focus()
+        self.scroller.focus()
         self.set_interval(REFRESH_S, self._refresh)
         self.call_after_refresh(self._begin)
 
@@ -67,7 +68,7 @@ class JobScreen(DeckScreen):
         self._refresh()
 
     @property
-    def _scroll(self) -> VerticalScroll:
+    def scroller(self) -> VerticalScroll:
         return self.query_one("#job", VerticalScroll)
 
     @property
@@ -75,7 +76,7 @@ class JobScreen(DeckScreen):
         return self.snapshot.job(self._job)
 
     def paint(self) -> None:
-        width = max(20, self._scroll.scrollable_content_region.width - 2)
+        width = max(20, self.scroller.scrollable_content_region.width - 2)
         drawn = lines(self._body(width))
         if self._drawn is None or not self._drawn.is_same(drawn):
             self._drawn = drawn
@@ -92,26 +93,6 @@ class JobScreen(DeckScreen):
     def on_resize(self) -> None:
         if self.ready:
             self.call_after_refresh(self.paint)
-
-    # --- Moving ---
-
-    def action_down(self) -> None:
-        self._scroll.scroll_down(animate=False)
-
-    def action_up(self) -> None:
-        self._scroll.scroll_up(animate=False)
-
-    def action_top(self) -> None:
-        self._scroll.scroll_home(animate=False)
-
-    def action_bottom(self) -> None:
-        self._scroll.scroll_end(animate=False)
-
-    def action_page_down(self) -> None:
-        self._scroll.scroll_page_down(animate=False)
-
-    def action_page_up(self) -> None:
-        self._scroll.scroll_page_up(animate=False)
 
     # --- Fetching ---
 

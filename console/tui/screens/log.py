@@ -10,16 +10,17 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input
 
-from console.tui.keymap import Situation, bindings
+from console.tui.keymap import Scope, Situation, bindings
 from console.tui.screens.base import DeckScreen
+from console.tui.screens.moving import Moving
 from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, Bar, KeyBar, StatusBar
 from console.tui.widgets.logview import LogView
 from console.tui.widgets.pane import Piece, fit, line
 from console.view import Tone, attention
 from console.view import format as fmt
+from console.view.jobs import JobRow
 from console.view.logbuffer import LogBuffer
-from console.view.rows import JobRow
 from console.view.search import Search
 from console.view.text import clean
 
@@ -31,10 +32,10 @@ IDLE_POLLS: Final = 5
 HITS: Final = 500
 
 
-class LogScreen(DeckScreen):
+class LogScreen(Moving, DeckScreen):
     """The log of a job. Follows its end until the operator scrolls away, and again on ``f`` or at the end."""
 
-    SCOPE = "log"
+    SCOPE: ClassVar[Scope] = "log"
     BINDINGS: ClassVar[list[BindingType]] = bindings("log")
 
     def __init__(self, job: str) -> None:
@@ -216,19 +217,17 @@ class LogScreen(DeckScreen):
             return
         self._open(self._attempt + 1)
 
-    def action_down(self) -> None:
-        self._view.scroll_down(animate=False)
+    @property
+    def scroller(self) -> LogView:
+        return self._view
 
     def action_up(self) -> None:
         self._hold()
-        self._view.scroll_up(animate=False)
-
-    def action_page_down(self) -> None:
-        self._view.scroll_page_down(animate=False)
+        super().action_up()
 
     def action_page_up(self) -> None:
         self._hold()
-        self._view.scroll_page_up(animate=False)
+        super().action_page_up()
 
     def action_top(self) -> None:
         self._hold()

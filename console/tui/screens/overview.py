@@ -24,7 +24,7 @@ from console.tui.widgets.jobs import JobsTable
 from console.tui.widgets.pane import Pane
 from console.tui.widgets.server import ServerPane
 from console.view import Tone, attention
-from console.view.rows import JobRow
+from console.view.jobs import JobRow
 from pipeline.protocol import JobState
 
 PANES = ("jobs", "host", "datasets", "inference", "server", "events")

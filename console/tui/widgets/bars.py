@@ -17,8 +17,8 @@ from console.tui.widgets.pane import Piece, fit, joined, line, lines
 from console.tui.widgets.server import figures as server_figures
 from console.view import Attention, Snapshot, Tone
 from console.view import format as fmt
+from console.view.jobs import JobRow
 from console.view.plot import blocks, resample
-from console.view.rows import JobRow
 from console.view.text import clean
 from pipeline.protocol import JobState
 

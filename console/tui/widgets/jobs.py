@@ -14,7 +14,7 @@ from textual.widgets.data_table import RowDoesNotExist
 
 from console.tui.palette import GLYPHS, TONES, colours
 from console.view import format as fmt
-from console.view.rows import JobRow
+from console.view.jobs import JobRow
 from console.view.text import cut
 from pipeline.protocol import JobState
 
