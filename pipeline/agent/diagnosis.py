@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.agent.admission import in_words
-from pipeline.agent.log_causes import Cause, LogEnd, cause_in, read_log_end
+from pipeline.agent.log_causes import Cause, LogEnd, cause_in, known, read_log_end
 from pipeline.agent.logs import plain
 from pipeline.protocol import Diagnosis, JobSample, JobSpec, JobState, Progress, Result
 
@@ -215,16 +215,23 @@ def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
     return _failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
 
 
+def _said_why(evidence: Evidence, log: LogEnd) -> Verdict | None:
+    """A stage that could not do its work says so in its result, or in its last line."""
+    if evidence.result is not None and evidence.result.records <= 0 and evidence.result.message:
+        said = evidence.result.message
+    elif (match := re.match(r"[\w .:-]+: error: (.+)", log.last)) and not log.tracebacks:
+        said = f"bad arguments: {match[1]}" if evidence.exit_code == 2 else match[1]
+    else:
+        return None
+    cause = known(said)
+    advice = cause.advice if cause else "correct the config, or what its message names, and restart it"
+    facts = (ending(evidence), *_last_memory(evidence), said)
+    return _failed(cause.key if cause else "said", said, facts, advice)
+
+
 def _known_error(evidence: Evidence, log: LogEnd) -> Verdict | None:
     cause = cause_in(log)
     return _from_log(evidence, cause) if cause else None
-
-
-def _usage(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    if evidence.exit_code != 2 or not re.search(r"^[\w .:-]+: error: ", log.last):
-        return None
-    reason = f"bad arguments: {log.last.partition(': error: ')[2]}"
-    return _failed("usage", reason, (ending(evidence), log.last), "correct the config")
 
 
 def _crash(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -250,7 +257,7 @@ def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
 
 RULES: Final[tuple[Rule, ...]] = (
     _complete, _stopped, _container_restarted, _shim_lost, _not_executed, _empty, _exit_zero, _oom, _disk_full,
-    _child_of_server, _watchdog, _killed, _known_error, _usage, _crash, _traceback, _unknown,
+    _child_of_server, _watchdog, _killed, _said_why, _known_error, _crash, _traceback, _unknown,
 )  # fmt: skip
 
 _LOOK: Final = "read the end of its log; restart it to see whether it happens again"

@@ -15,7 +15,7 @@ import pwd
 import re
 import stat
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ _VOLATILE: Final = re.compile(
 )
 """Variables of one login, which a job must not depend on."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TELLING: Final = re.compile(r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|_KEY$|_PAT$")
+_TELLING: Final = re.compile(r"(?i)TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|_KEY$|_PAT$")
 _MARK: Final = "draftdeck-environment"
 
 _log = logging.getLogger(__name__)
@@ -148,11 +148,11 @@ def write_secret(runtime_dir: str | Path, name: str, value: str) -> None:
         raise ValueError(f"secret {name}: its value is empty or holds a NUL")
     folder = Path(runtime_dir) / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
-    _check_private(folder, stat.S_ISDIR, 0o700)
+    _check_private(folder.lstat(), folder, stat.S_ISDIR, 0o700)
     temporary = folder / f".{name}.{os.getpid()}"
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(handle, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
             file.write(value)
             file.flush()
             os.fsync(handle)
@@ -166,14 +166,18 @@ def read_secret(runtime_dir: str | Path, name: str) -> str | None:
     _check_name(name)
     path = Path(runtime_dir) / "secrets" / name
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        _check_private(path.parent.lstat(), path.parent, stat.S_ISDIR, 0o700)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SecretRefused(f"{path}: {error.strerror}; set it anew: draftdeck secret set {name}") from error
-    with open(handle, encoding="utf-8", closefd=True) as file:  # noqa: PTH123
-        _check(os.fstat(handle), path, stat.S_ISREG, 0o600)
-        return file.read()
+    try:
+        _check_private(os.fstat(handle), path, stat.S_ISREG, 0o600)
+        with open(handle, encoding="utf-8", newline="", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
 
 
 def _check_name(name: str) -> None:
@@ -181,13 +185,8 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name!r} is not a variable's name: letters, digits and _ only")
 
 
-def _check_private(path: Path, kind: object, mode: int) -> None:
-    _check(path.lstat(), path, kind, mode)
-
-
-def _check(found: os.stat_result, path: Path, kind: object, mode: int) -> None:
-    assert callable(kind)
-    if not kind(found.st_mode):
+def _check_private(found: os.stat_result, path: Path, is_kind: Callable[[int], bool], mode: int) -> None:
+    if not is_kind(found.st_mode):
         raise SecretRefused(f"{path} is not what it should be; remove it")
     if found.st_uid != os.getuid():
         raise SecretRefused(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")

@@ -65,20 +65,18 @@ def read_log_end(data: bytes) -> LogEnd:
 
 
 def cause_in(log: LogEnd, root: Traceback | None = None) -> Cause | None:
-    """The known error the log ends in: in ``root``, else in the last traceback, else in its last lines."""
+    """The known error of ``root``, else of the last traceback and what that was raised from, else of the last lines.
+
+    Where there is a traceback, other lines do not count: they may tell of troubles that were overcome.
+    """
     if root is None and log.tracebacks:
         root = log.tracebacks[-1]
-    if root is not None and (found := _match(root.message)):
-        return found
-    if root is not None and root is not (chain := _chain(log, root)) and (found := _match(chain.message)):
-        return found
-    for line in log.lines[-_LAST:]:
-        if not line.startswith((" ", "\t")) and (found := _match(line)):
-            return found
-    return None
+    if root is not None:
+        return known(root.message) or known(_raised_from(log, root).message)
+    return next((cause for line in log.lines[-_LAST:] if (cause := known(line))), None)
 
 
-def _chain(log: LogEnd, root: Traceback) -> Traceback:
+def _raised_from(log: LogEnd, root: Traceback) -> Traceback:
     """The traceback that ``root`` was raised from, if the log says so directly above it; else ``root``."""
     before = [found for found in log.tracebacks if found.line < root.line]
     if before and any(line.startswith(_CHAINED) for line in log.lines[max(0, root.line - 3) : root.line]):
@@ -214,18 +212,19 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
     ),
 )  # fmt: skip
 
-_REPOSITORY: Final = r"(?:huggingface\.co|hf\.co)/(?:api/)?(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
+_REPOSITORY: Final = r"(?:huggingface\.co|hf\.co)/(?:api/)?(?:datasets/|models/)?([\w.-]+/[\w.-]*\w)"
 _SUBJECTS: Final = {
     "module": r"No module named '?([\w.]+)|([\w.+-]+\.so[\w.]*): cannot open",
-    "gated": r"(?:model|[Dd]ataset) '?([\w.-]+/[\w.-]+)|" + _REPOSITORY,
-    "missing": r"[Dd]ataset '?([\w.-]+/[\w.-]+)|([\w./-]+)'? is not a local folder|" + _REPOSITORY,
+    "gated": r"(?:model|[Dd]ataset) '?([\w.-]+/[\w.-]*\w)|" + _REPOSITORY,
+    "missing": r"[Dd]ataset '?([\w.-]+/[\w.-]*\w)|([\w./-]*\w)'? is not a local folder|" + _REPOSITORY,
     "port-in-use": r"address \('[^']*', (\d+)\)|[Pp]ort (\d+)|:(\d{2,5})\b",
     "cuda-oom": r"Tried to allocate ([\d.]+ [KMGT]i?B)",
 }
 """What an error is about, by the first group that matches."""
 
 
-def _match(text: str) -> Cause | None:
+def known(text: str) -> Cause | None:
+    """The first known error that an exception's message, or a line, tells of."""
     for key, reason, matches, advice in _KNOWN:
         if matches(text):
             seen = next((line for line in text.splitlines() if matches(line)), text.splitlines()[0])

@@ -65,7 +65,8 @@ class ProgressTail:
         (first_at, first), (last_at, last) = self._points[0], self._points[-1]
         silence = time.monotonic() - self._line_at
         seconds = last_at - first_at + (silence if silence > QUIET_AFTER_S and self.result is None else 0.0)
-        return (last - first) / seconds if seconds > 0 else None
+        rate = (last - first) / seconds if seconds > 0 else math.nan
+        return rate if math.isfinite(rate) else None
 
     @property
     def eta(self) -> Eta | None:
@@ -86,7 +87,7 @@ class ProgressTail:
         spread = max(0.1, self._spread())
         low, high = left / (rate * (1 + spread)), left / (rate * max(0.25, 1 - spread))
         window = self._points[-1][0] - self._points[0][0]
-        return Eta(left / rate, low, high, f"rate of the last {window:.0f} s")
+        return Eta(left / rate, low, high, f"rate of the last {window:.0f} s") if math.isfinite(high) else None
 
     @property
     def quiet_s(self) -> float:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,12 +54,10 @@ def test_own_process_is_found_as_the_kernel_tells_it() -> None:
     me = snapshot().procs[os.getpid()]
     assert me.ppid == os.getppid()
     assert me.state == "R"
-    with open(f"/proc/{os.getpid()}/status", "rb") as file:
-        status = file.read()
+    status = Path(f"/proc/{os.getpid()}/status").read_bytes()
     anon = int(status.partition(b"RssAnon:")[2].split()[0]) * 1024
     assert abs(me.rss_anon - anon) < 16 * MIB  # the two are read at different moments
-    used = time.process_time()
-    assert abs(me.cpu_s - used) < 0.5
+    assert abs(me.cpu_s - sum(os.times()[:4])) < 0.5
 
 
 def test_a_tree_holds_children_that_left_the_session() -> None:
@@ -73,7 +72,7 @@ time.sleep(600)
 """
     with python(code) as root:
         tree = until(lambda: found if len(found := snapshot().tree(root.pid, _start(root.pid))) == 3 else ())
-        assert [proc.pid for proc in tree][0] == root.pid
+        assert tree[0].pid == root.pid
         assert tree[1].ppid == root.pid
         assert tree[2].ppid == tree[1].pid
         assert tree_use(tree).processes == 3
@@ -112,8 +111,7 @@ ctypes.CDLL(None).syscall(60, 0)  # exit of this thread alone
         start = _start(process.pid)
 
         def main_thread_ended() -> bool:
-            with open(f"/proc/{process.pid}/stat", "rb") as file:
-                return b") Z " in file.read()
+            return b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes()
 
         until(main_thread_ended)
         assert snapshot().alive(process.pid, start)
@@ -170,7 +168,7 @@ print("ready", flush=True)
 time.sleep(600)
 """
     with python(code) as root:
-        assert tree_use(snapshot().tree(root.pid, _start(root.pid))).cpu_s >= 0.3
+        assert tree_use(snapshot().tree(root.pid, _start(root.pid))).cpu_s >= 0.25
 
 
 def test_shared_memory_is_nothing_where_the_kernel_does_not_tell() -> None:
