@@ -1,0 +1,214 @@
+"""Answer every prompt with the target, each exactly once: ``python -m pipeline.generate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.files import content_hash, file_hash, write_atomically
+from pipeline.generate.board import Board
+from pipeline.generate.engine import SGLang
+from pipeline.generate.prompts import Prompts, index_prompts
+from pipeline.generate.runner import RunError, Runner, plan_legs
+from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition
+from pipeline.generate.store import FORMAT, MANIFEST, Loaded, Store, StoreError, exclusive
+from pipeline.generate.writer import Writer
+from pipeline.progress import Reporter
+
+OK, UNANSWERED, USAGE, EMPTY, REFUSED, STOPPED = 0, 1, 2, 3, 4, 143
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.generate",
+        description="Answer every prompt with the target. Started again, it goes on with what is missing.",
+        epilog="Exit codes: 0 all answered or refused for good, 1 some without an answer (start again), 2 usage, "
+        "3 no prompts or no answers, 4 cannot go on, 143 stopped.",
+    )
+    parser.add_argument("--server", required=True, action="append", help="http://HOST:PORT of the model server")
+    parser.add_argument("--prompts", required=True, action="append", type=Path, help="folder that prep wrote")
+    parser.add_argument(
+        "--partition",
+        required=True,
+        action="append",
+        help='JSON: {"name": "short", "concurrency": 150, "max_new_tokens": 10240, "temperature": 1.0, "top_p": 0.95, '
+        '"top_k": -1}',
+    )
+    parser.add_argument("--side-by-side", action="store_true", help="run the partitions at once instead of in turn")
+    parser.add_argument("--pilot", type=int, default=100, help="prompts of every dataset sent first, for the estimate")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which prompts are sent")
+    parser.add_argument("--retries", type=int, default=8, help="attempts after the first, for one prompt")
+    parser.add_argument("--stop-id", type=int, action="append", default=[], help="token id that ends an answer")
+    parser.add_argument("--timeout-floor", type=float, default=120.0, help="seconds any answer is waited for at least")
+    parser.add_argument("--model-path", help="what the server must say it serves")
+    parser.add_argument("--out", required=True, type=Path, help="folder for the answers, one file a dataset")
+    return parser
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Raises SettingsError."""
+    if len(arguments.server) > 1:
+        raise SettingsError("--server is given more than once: one server is supported")
+    server = arguments.server[0]
+    if not server.startswith(("http://", "https://")):
+        raise SettingsError(f"--server {server}: expected http://HOST:PORT")
+    for name, value in (("--pilot", arguments.pilot), ("--retries", arguments.retries)):
+        if value < 0:
+            raise SettingsError(f"{name} {value}: expected 0 or more")
+    partitions = tuple(parse_partition(text) for text in arguments.partition)
+    check_names(partitions)
+    return Settings(
+        server=server,
+        prompts=tuple(arguments.prompts),
+        partitions=partitions,
+        out=arguments.out,
+        pilot=arguments.pilot,
+        seed=arguments.seed,
+        retries=arguments.retries,
+        stop_ids=tuple(arguments.stop_id),
+        model_path=arguments.model_path,
+        side_by_side=arguments.side_by_side,
+        timeout_floor_s=arguments.timeout_floor,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    reporter = Reporter()
+    try:
+        settings = settings_of(arguments)
+    except SettingsError as error:
+        parser.error(str(error))
+    try:
+        with exclusive(settings.out):
+            return asyncio.run(run(settings, reporter))
+    except (SettingsError, StoreError, RunError) as error:
+        print(f"generate: {error}", file=sys.stderr, flush=True)
+        return REFUSED
+
+
+async def run(settings: Settings, reporter: Reporter) -> int:
+    """Index, resume, answer, write the manifest. Raises SettingsError, StoreError, RunError."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    reporter.update("reading prompts", unit="answers", force=True)
+    prompts = await asyncio.to_thread(index_prompts, settings)
+    if not prompts.by_key:
+        reporter.finish(0, f"no prompts in {', '.join(str(path) for path in settings.prompts)}: has prep run?")
+        return EMPTY
+    store = Store(settings.out, model=settings.model_path)
+    loaded = await asyncio.to_thread(store.load, prompts.by_key)
+    board = Board(settings, prompts.by_key)
+    answered: Counter[str] = Counter()
+    for key, stored in loaded.answers.items():
+        board.answered_before(prompts.by_key[key], stored.finish, stored.completion_tokens, stored.latency_s)
+        answered[stored.dataset] += 1
+    for key, aside in loaded.refused.items():
+        board.set_aside(prompts.by_key[key], aside.reason)
+    missing = [one for key, one in prompts.by_key.items() if key not in loaded.answers and key not in loaded.refused]
+    engine = SGLang(settings.server, connections=sum(one.concurrency for one in settings.partitions))
+    runner = Runner(settings, engine, Writer(store), board, reporter)
+    try:
+        stopped = False
+        if missing:
+            stopped = await _until(
+                stopping, runner.run(plan_legs(settings, missing, answered), remarks(prompts, loaded))
+            )
+    finally:
+        await engine.close()
+    if stopped:
+        print(
+            f"generate: stopped with {board.answered:,} of {board.total:,} answered; start again to go on", flush=True
+        )
+        return STOPPED
+    return _finish(settings, reporter, board, runner)
+
+
+async def _until(stopping: asyncio.Event, work: Any) -> bool:
+    """Run ``work`` to its end, or until asked to stop: True. Its errors pass."""
+    task = asyncio.ensure_future(work)
+    signal_seen = asyncio.create_task(stopping.wait())
+    await asyncio.wait({task, signal_seen}, return_when=asyncio.FIRST_COMPLETED)
+    signal_seen.cancel()
+    if task.done():
+        await task
+        return False
+    task.cancel()
+    await asyncio.wait({task})
+    return True
+
+
+def _finish(settings: Settings, reporter: Reporter, board: Board, runner: Runner) -> int:
+    manifest = settings.out / MANIFEST
+    write_atomically(manifest, msgspec.json.format(msgspec.json.encode(manifest_of(settings, board))))
+    reasons = Counter[str]()
+    for one in board.datasets.values():
+        reasons.update(one.dropped)
+    top = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+    cut = sum(one.finish["length"] for one in board.datasets.values())
+    message = f"{board.answered:,} of {board.total:,} prompts answered, {cut:,} cut at their budget"
+    if board.errors:
+        message += f", {board.errors:,} set aside{top}"
+    reporter.finish(board.answered, message, manifest=str(manifest), datasets=board.counts())
+    if runner.unanswered:
+        named = ", ".join(runner.unanswered[:3])
+        print(f"generate: {len(runner.unanswered)} prompts without an answer ({named} …): start again", file=sys.stderr)
+        return UNANSWERED
+    return OK if board.answered else EMPTY
+
+
+def remarks(prompts: Prompts, loaded: Loaded) -> list[str]:
+    """What an operator should know of the start."""
+    notes = []
+    if prompts.missing:
+        notes.append(f"no prompts in {', '.join(str(path) for path in prompts.missing)}: left out")
+    if prompts.doubled:
+        notes.append(f"{sum(prompts.doubled.values()):,} prompts with the id of another, asked once")
+    if loaded.moved_to:
+        notes.append(f"answers of another model moved to {loaded.moved_to}")
+    for reason, count in loaded.stale.items():
+        notes.append(f"{count:,} answers put away: {reason} ({', '.join(loaded.stale_keys)})")
+    return notes
+
+
+def manifest_of(settings: Settings, board: Board) -> dict[str, Any]:
+    """What the answers were made from, and what they are."""
+    content = {
+        "format": FORMAT,
+        "model": settings.model_path,
+        "stop_ids": settings.stop_ids,
+        "partitions": {one.name: settings.sampling(one, None) for one in settings.partitions},
+    }
+    inputs = {str(path): file_hash(path / MANIFEST) for path in settings.prompts if (path / MANIFEST).is_file()}
+    files = {path.name: file_hash(path) for path in sorted(settings.out.glob("*.jsonl"))}
+    datasets = {
+        name: {
+            "prompts": one.total,
+            "answered": one.answered,
+            "tokens": one.tokens,
+            "finish": dict(one.finish),
+            "set_aside": dict(one.dropped),
+        }
+        for name, one in board.datasets.items()
+    }
+    return {
+        "stage": "generate",
+        "content": content_hash(content),
+        "settings": content,
+        "inputs": inputs,
+        "datasets": datasets,
+        "files": files,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""The run's state in numbers: what is answered, what is in flight, how fast it goes, how long the rest takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipeline.generate.engine import Load
+from pipeline.generate.eta import Lengths, Remaining, Speed, estimate
+from pipeline.generate.prompts import Prompt
+from pipeline.generate.settings import Settings
+from pipeline.protocol import DatasetCount, Eta
+
+WINDOW_S: Final = 60.0
+FRESH_S: Final = 20.0
+SAMPLES: Final = 400
+"""Finished answers whose speed counts."""
+
+
+@dataclass
+class DatasetBoard:
+    total: int = 0
+    answered: int = 0
+    tokens: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    finish: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class PartBoard:
+    """A dataset's share of a partition: what the estimate is made of."""
+
+    waiting: int = 0
+    lengths: Lengths = field(default_factory=Lengths)
+    limit: int = 1
+
+
+@dataclass(frozen=True)
+class Flight:
+    prompt: Prompt
+    started: float  # monotonic
+
+
+class Board:
+    def __init__(self, settings: Settings, prompts: Mapping[str, Prompt]) -> None:
+        self.settings = settings
+        self.datasets: dict[str, DatasetBoard] = {}
+        self.parts: dict[tuple[str, str], PartBoard] = {}
+        self.flights: dict[str, Flight] = {}
+        self.retries = 0
+        self.live: Load | None = None
+        self._live_at = 0.0
+        self._speeds: dict[str, deque[tuple[int, float]]] = {
+            one.name: deque(maxlen=SAMPLES) for one in settings.partitions
+        }
+        self._recent: deque[tuple[float, int]] = deque()  # (when answered, tokens)
+        self._began: float | None = None
+        self._tokens_here = 0
+        for prompt in prompts.values():
+            self.dataset(prompt.dataset).total += 1
+            part = self.part(prompt)
+            part.waiting += 1
+            part.limit = max(part.limit, prompt.sampling.max_new_tokens)
+
+    def dataset(self, name: str) -> DatasetBoard:
+        return self.datasets.setdefault(name, DatasetBoard())
+
+    def part(self, prompt: Prompt) -> PartBoard:
+        return self.parts.setdefault((prompt.dataset, prompt.partition), PartBoard())
+
+    def answered_before(self, prompt: Prompt, finish: str, tokens: int, latency_s: float) -> None:
+        """An answer of an earlier run."""
+        self.part(prompt).waiting -= 1
+        self._count(prompt, finish, tokens)
+        self._speeds[prompt.partition].append((tokens, latency_s))
+
+    def depart(self, prompt: Prompt) -> None:
+        """A request goes out."""
+        now = time.monotonic()
+        self._began = self._began or now
+        self.flights[prompt.key] = Flight(prompt, now)
+        self.part(prompt).waiting -= 1
+
+    def land(self, prompt: Prompt) -> float:
+        """The request is over, whatever came of it; its age in seconds. The prompt waits until it is settled."""
+        self.part(prompt).waiting += 1
+        return time.monotonic() - self.flights.pop(prompt.key).started
+
+    def finished(self, prompt: Prompt, tokens: int, latency_s: float) -> None:
+        """An answer came; it counts as answered when it is written."""
+        self.part(prompt).waiting -= 1
+        samples = self._speeds[prompt.partition]
+        slots = self._slots(prompt.partition)
+        # In a tail with few streams each is faster than when all slots are full.
+        if len(self.flights) + 1 >= slots / 2 or not samples:
+            samples.append((tokens, latency_s))
+        self._recent.append((time.monotonic(), tokens))
+        self._tokens_here += tokens
+
+    def written(self, prompt: Prompt, finish: str, tokens: int) -> None:
+        self._count(prompt, finish, tokens)
+
+    def set_aside(self, prompt: Prompt, reason: str) -> None:
+        self.part(prompt).waiting -= 1
+        self.dataset(prompt.dataset).dropped[reason] += 1
+
+    def loaded(self, load: Load | None) -> None:
+        self.live, self._live_at = load, time.monotonic()
+
+    @property
+    def total(self) -> int:
+        return sum(one.total for one in self.datasets.values())
+
+    @property
+    def answered(self) -> int:
+        return sum(one.answered for one in self.datasets.values())
+
+    @property
+    def errors(self) -> int:
+        return sum(sum(one.dropped.values()) for one in self.datasets.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(one.tokens for one in self.datasets.values())
+
+    def stream_speed(self, partition: str) -> float | None:
+        """Tokens per second of one stream: the server's word while the slots are full, else from finished answers."""
+        flying = sum(1 for one in self.flights.values() if one.prompt.partition == partition)
+        fresh = time.monotonic() - self._live_at < FRESH_S and flying >= 0.7 * self._slots(partition)
+        if self.live is not None and self.live.running and fresh:
+            return self.live.tok_s / self.live.running
+        samples = self._speeds[partition]
+        seconds = sum(latency for _, latency in samples)
+        return sum(tokens for tokens, _ in samples) / seconds if seconds > 0 else None
+
+    def eta(self) -> Eta | None:
+        now = time.monotonic()
+        running: dict[tuple[str, str], list[float]] = {}
+        speeds = [Speed(one.name, one.concurrency, self.stream_speed(one.name)) for one in self.settings.partitions]
+        by_name = {one.partition: one.stream_tok_s or 0.0 for one in speeds}
+        for flight in self.flights.values():
+            so_far = min(
+                (now - flight.started) * by_name[flight.prompt.partition], flight.prompt.sampling.max_new_tokens
+            )
+            running.setdefault((flight.prompt.dataset, flight.prompt.partition), []).append(so_far)
+        rest = [
+            Remaining(dataset, name, part.waiting, tuple(running.get((dataset, name), ())), part.lengths, part.limit)
+            for (dataset, name), part in self.parts.items()
+        ]
+        return estimate(rest, speeds, side_by_side=self.settings.side_by_side)
+
+    def counts(self) -> dict[str, DatasetCount]:
+        """``read`` is what was taken in hand, ``total`` all prompts of the dataset."""
+        flying = Counter(flight.prompt.dataset for flight in self.flights.values())
+        return {
+            name: DatasetCount(
+                read=one.answered + sum(one.dropped.values()) + flying[name],
+                kept=one.answered,
+                dropped=dict(one.dropped),
+                tokens=one.tokens,
+                total=one.total,
+            )
+            for name, one in self.datasets.items()
+        }
+
+    def figures(self) -> dict[str, float]:
+        now = time.monotonic()
+        while self._recent and now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+        elapsed = now - self._began if self._began is not None else 0.0
+        window = max(min(WINDOW_S, elapsed), 1e-3)
+        fresh = self.live is not None and now - self._live_at < FRESH_S and bool(self.flights)
+        windowed = sum(tokens for _, tokens in self._recent) / window
+        return {
+            "tok_s": self.live.tok_s if fresh and self.live is not None else windowed,
+            "tok_s_mean": self._tokens_here / elapsed if elapsed else 0.0,
+            "req_s": len(self._recent) / window,
+            "mean_tokens": self.tokens / self.answered if self.answered else 0.0,
+            "in_flight": float(len(self.flights)),
+            "errors": float(self.errors),
+            "retries": float(self.retries),
+            "length": float(sum(one.finish["length"] for one in self.datasets.values())),
+        }
+
+    def oldest(self, count: int) -> list[tuple[str, float]]:
+        """The keys that have been in flight longest, with their age in seconds."""
+        now = time.monotonic()
+        flights = sorted(self.flights.values(), key=lambda flight: flight.started)
+        return [(flight.prompt.key, now - flight.started) for flight in flights[:count]]
+
+    def _slots(self, partition: str) -> int:
+        return next(one.concurrency for one in self.settings.partitions if one.name == partition)
+
+    def _count(self, prompt: Prompt, finish: str, tokens: int) -> None:
+        dataset = self.dataset(prompt.dataset)
+        dataset.answered += 1
+        dataset.tokens += tokens
+        dataset.finish[finish] += 1
+        self.part(prompt).lengths.add(tokens)

@@ -1,0 +1,176 @@
+"""SGLang's native /generate: token ids in, token ids out. What can go wrong is told apart by what cures it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import httpx
+import msgspec
+from httpx_aiohttp import AiohttpTransport
+
+from pipeline.generate.settings import Sampling
+
+HEALTH_TIMEOUT_S: Final = 25.0
+"""SGLang's own health check waits up to 20 s for a sign of life."""
+
+GAUGE: Final = re.compile(r"^sglang[:_](num_running_reqs|gen_throughput)(?:\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE)
+
+
+class RefusedError(Exception):
+    """The server will never answer this prompt: 4xx, or an answer to something else than was asked."""
+
+
+class TroubleError(Exception):
+    """This attempt failed and another may do; ``gone`` where the server itself may be down."""
+
+    def __init__(self, reason: str, *, gone: bool = False) -> None:
+        super().__init__(reason)
+        self.gone = gone
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: _FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _Reply(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+@dataclass(frozen=True)
+class Generated:
+    output_ids: list[int]
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """The server's own word on its speed."""
+
+    running: int
+    tok_s: float
+
+
+class SGLang:
+    """One server. ``connections`` is the most requests that are ever in flight."""
+
+    def __init__(self, url: str, *, connections: int) -> None:
+        self.url = url.rstrip("/")
+        # Plain httpx cannot keep 150 connections busy. Idle ones are dropped before the server does so (5 s).
+        limits = httpx.Limits(max_connections=connections + 8, keepalive_expiry=2.0)
+        transport = AiohttpTransport(limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(transport=transport, trust_env=False)
+        self._decoder = msgspec.json.Decoder(_Reply)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, label: str) -> Generated:
+        """One answer, whole. Raises RefusedError or TroubleError. The caller sets the time limit."""
+        body = msgspec.json.encode(
+            {
+                "input_ids": prompt_ids,
+                "sampling_params": sampling,
+                # An id that is used once: a server may still hold an earlier attempt that we gave up.
+                "rid": f"{label}#{uuid.uuid4().hex[:8]}",
+            }
+        )
+        try:
+            reply = await self._client.post(
+                f"{self.url}/generate",
+                content=body,
+                headers={"content-type": "application/json"},
+                timeout=httpx.Timeout(None, connect=10.0),
+            )
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise TroubleError(f"connection: {_name(error)}", gone=True) from None
+        if reply.status_code in (408, 425, 429):
+            raise TroubleError(f"HTTP {reply.status_code}")
+        if reply.status_code >= 500:
+            raise TroubleError(f"HTTP {reply.status_code}", gone=reply.status_code in (502, 503, 504))
+        if reply.status_code != 200:
+            raise RefusedError(f"HTTP {reply.status_code}: {_message(reply.content)}")
+        return self._read(reply.content, len(prompt_ids))
+
+    def _read(self, content: bytes, sent: int) -> Generated:
+        try:
+            reply = self._decoder.decode(content)
+        except msgspec.MsgspecError as error:
+            raise TroubleError(f"answer not understood: {error}") from None
+        meta = reply.meta_info
+        if meta.finish_reason.type not in ("stop", "length"):
+            raise TroubleError(f"finish reason {meta.finish_reason.type}")
+        if meta.prompt_tokens != sent:
+            raise RefusedError(f"the server counted {meta.prompt_tokens} prompt tokens where {sent} were sent")
+        if meta.completion_tokens != len(reply.output_ids):
+            raise TroubleError(f"{len(reply.output_ids)} output ids, {meta.completion_tokens} completion tokens")
+        return Generated(reply.output_ids, meta.finish_reason.type, meta.prompt_tokens, meta.completion_tokens)
+
+    async def healthy(self) -> bool:
+        """Whether the server answers its health check; False too when it cannot be reached."""
+        try:
+            reply = await self._client.get(f"{self.url}/health", timeout=httpx.Timeout(HEALTH_TIMEOUT_S, connect=5.0))
+        except (httpx.HTTPError, aiohttp.ClientError, OSError):
+            return False
+        return reply.status_code == 200
+
+    async def model_path(self) -> str | None:
+        """The path or id of the served model; None where the server does not say."""
+        for path in ("/model_info", "/get_model_info"):
+            try:
+                reply = await self._client.get(f"{self.url}{path}", timeout=HEALTH_TIMEOUT_S)
+                found: Any = reply.json() if reply.status_code == 200 else None
+            except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError):
+                continue
+            if isinstance(found, dict) and isinstance(found.get("model_path"), str):
+                return str(found["model_path"])
+        return None
+
+    async def load(self) -> Load | None:
+        """The newest figures of /metrics; None where there are none."""
+        try:
+            reply = await self._client.get(f"{self.url}/metrics", timeout=httpx.Timeout(5.0))
+        except (httpx.HTTPError, aiohttp.ClientError, OSError):
+            return None
+        if reply.status_code != 200:
+            return None
+        found: dict[str, float] = {}
+        for name, value in GAUGE.findall(reply.text):
+            try:
+                found[name] = max(found.get(name, 0.0), float(value))
+            except ValueError:
+                continue
+        if not found.get("num_running_reqs") or not found.get("gen_throughput"):
+            return None
+        return Load(int(found["num_running_reqs"]), found["gen_throughput"])
+
+
+def _message(content: bytes) -> str:
+    """The error text of a 4xx body, on one line and short: it comes from outside."""
+    try:
+        found: Any = msgspec.json.decode(content)
+    except msgspec.MsgspecError:
+        found = content[:400].decode(errors="replace")
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    text = " ".join(str(found).split())
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
+
+
+def _name(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return type(cause).__name__
