@@ -93,6 +93,7 @@ port = {server_port}
 
 [generate]
 pilot = {pilot}
+side_by_side = true
 retries = 8
 
 [generate.partitions.short]

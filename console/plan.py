@@ -138,6 +138,8 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
         argv += ["--prompts", prep_folder(name, dataset)]
     for name in _used_partitions(config):
         argv += ["--partition", _json(_partition(name, generate.partitions[name]))]
+    if generate.side_by_side:
+        argv.append("--side-by-side")
     argv += ["--pilot", str(generate.pilot), "--seed", str(generate.seed), "--retries", str(generate.retries)]
     for token in config.target.stop_ids:
         argv += ["--stop-id", str(token)]
@@ -222,7 +224,6 @@ def _hashes(config: Config) -> dict[str, str]:
             "format": FORMAT,
             "target": content_of(config.target, "model", "revision", "template", "stop_ids"),
             "prompts": {name: hashes[f"prep:{name}"] for name, _ in _of_kind(config, "prompts")},
-            "seed": config.generate.seed,
             "partitions": {name: content_of(config.generate.partitions[name]) for name in _used_partitions(config)},
         }
     )

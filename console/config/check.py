@@ -137,8 +137,12 @@ def _datasets(config: Config, notes: Notes) -> None:
 
 def _generate(config: Config, notes: Notes) -> None:
     servers = config.generate.servers
-    if not servers:
-        notes.add(("generate", "servers"), "no server is named", allowed='"baseline", or URLs of servers elsewhere')
+    if len(servers) != 1:
+        notes.add(
+            ("generate", "servers"),
+            f"{len(servers)} servers are named, this release sends to one",
+            allowed='["baseline"], or the URL of one server elsewhere',
+        )
     for index, server in enumerate(servers):
         at: Path = ("generate", "servers", index)
         if servers.index(server) != index:
@@ -158,6 +162,7 @@ def _generate(config: Config, notes: Notes) -> None:
     # Servers elsewhere are not described here; only the planned one's limit is known.
     planned = all(server in SERVER_NAMES for server in servers)
     running = whole(baseline_flags(config), "max-running-requests") if planned else None
+    together = 0
     for name, partition in config.generate.partitions.items():
         at = ("generate", "partitions", name)
         if partition.max_new_tokens >= context:
@@ -178,8 +183,15 @@ def _generate(config: Config, notes: Notes) -> None:
                 hint="raise serve.flags.max-running-requests or lower it",
                 allowed=f"at most {running}",
             )
+        together += partition.concurrency
         if partition.top_k == 0:
             notes.add((*at, "top_k"), "given 0", allowed="at least 1, or -1 for all tokens")
+    if config.generate.side_by_side and running is not None and together > running:
+        notes.add(
+            ("generate", "side_by_side"),
+            f"the partitions together run {together} at once, the server {running}",
+            hint=f"raise serve.flags.max-running-requests to {together}, or run the partitions in turn",
+        )
 
 
 def _needs(config: Config, notes: Notes) -> None:

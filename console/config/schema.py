@@ -175,7 +175,8 @@ class Partition:
 class Generate:
     servers: tuple[Filled, ...] = run(("baseline",))  # "baseline", or the URL of a server that runs elsewhere
     pilot: Amount = run(100)  # random prompts of every dataset that go first
-    seed: Amount = content(0)
+    seed: Amount = run(0)  # of the order in which prompts are sent
+    side_by_side: bool = run(False)  # all partitions at once instead of in turn
     retries: Amount = run(8)
     partitions: dict[Key, Partition] = content()
     environment: dict[Variable, str] = run(factory=dict)

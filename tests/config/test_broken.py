@@ -18,6 +18,7 @@ class Broken(NamedTuple):
     at: str  # the error's line begins with this
     key: str
     says: tuple[str, ...]  # in the message
+    also: tuple[str, str] = ("", "")  # replaced as well, so that the error arises
 
 
 CASES = [
@@ -66,6 +67,11 @@ CASES = [
            ('did you mean "baseline"?', "http://gpu-4:30000")),
     Broken("answers by the draft", 'servers = ["baseline"]', 'servers = ["draft"]', "servers =", "generate.servers[0]",
            ("only after training", 'write "baseline"')),
+    Broken("two servers", 'servers = ["baseline"]', 'servers = ["baseline", "http://gpu-4:30000"]', "servers =",
+           "generate.servers", ("this release sends to one", '["baseline"]')),
+    Broken("more slots in all than the server has", "side_by_side = false", "side_by_side = true", "side_by_side = t",
+           "generate.side_by_side", ("together run 182", "max-running-requests to 182"),
+           ("max-running-requests = 192", "max-running-requests = 180")),
     Broken("server twice", 'servers = ["baseline"]', 'servers = ["baseline",\n  "baseline"]', '  "baseline"]',
            "generate.servers[1]", ("named twice",)),
     Broken("same port twice", "port = 30001", "port = 30000", "port = 30000\nalgorithm", "serve.draft.port",
@@ -110,7 +116,8 @@ CASES = [
     Broken("no metrics", "enable-metrics = true", "enable-metrics = false", "enable-metrics = false",
            "serve.flags.enable-metrics", ("set serve.flags.enable-metrics = true",)),
     Broken("remote code of a moving branch", 'path = "/models/Kimi-K2.5"', 'path = ""', 'revision = "main"',
-           "target.revision", ("branch that moves", "40 hexadecimal digits")),
+           "target.revision", ("branch that moves", "40 hexadecimal digits"),
+           ("4d01dfe0332d63057c186e0b262165819efb6611", "main")),
     Broken("stop id outside the vocabulary", "stop_ids = [163586, 163585]", "stop_ids = [\n  163586,\n  163840]",
            "  163840]", "target.stop_ids[1]", ("not in the vocabulary", "0 to 163839")),
     Broken("memory never to be had", 'memory = "24 GB"', 'memory = "1 TB"', 'memory = "1 TB"', "datasets.B2.memory",
@@ -151,8 +158,8 @@ def test_there_are_cases_enough() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_a_broken_config_names_line_and_remedy(case: Broken) -> None:
     text = changed(case.old, case.new)
-    if case.name == "remote code of a moving branch":
-        text = changed("4d01dfe0332d63057c186e0b262165819efb6611", "main", text)
+    if case.also[0]:
+        text = changed(*case.also, text)
     errors = errors_of(text)
     found = [error for error in errors if error.key == case.key]
     assert found, f"no error for {case.key!r}: {[str(error) for error in errors]}"

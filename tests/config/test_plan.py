@@ -144,22 +144,28 @@ def test_flags_of_one_server_stand_over_those_of_both() -> None:
 
 
 def test_generate_gets_every_partition_with_its_sampling() -> None:
+    from pipeline.generate.__main__ import settings_of
+
     spec = job(real(), "generate")
     words = [spec.argv[index + 1] for index, word in enumerate(spec.argv) if word == "--partition"]
     assert [json.loads(word) for word in words] == [
         {"name": "short", "concurrency": 150, "max_new_tokens": 10240, "temperature": 1.0, "top_p": 0.95, "top_k": -1},
         {"name": "long", "concurrency": 32, "max_new_tokens": 16384, "temperature": 1.0, "top_p": 0.95, "top_k": -1},
     ]
-    assert spec.argv.count("--prompts") == 8
-    assert [spec.argv[index + 1] for index, word in enumerate(spec.argv) if word == "--stop-id"] == ["163586", "163585"]
+    settings = settings_of(parsed(spec))
+    assert [str(folder) for folder in settings.prompts] == [f"data/prompts/B{number}" for number in range(1, 9)]
+    assert settings.stop_ids == (163586, 163585)
+    assert (settings.server, settings.model_path) == ("http://127.0.0.1:30000", "/models/Kimi-K2.5")
+    assert not settings.side_by_side
+    assert settings_of(parsed(job(demo(), "generate"))).side_by_side
 
 
 def test_servers_elsewhere_need_no_job_here() -> None:
-    config = parse(changed('servers = ["baseline"]', 'servers = ["http://gpu-4:30000", "http://gpu-5:30000"]').encode())
+    config = parse(changed('servers = ["baseline"]', 'servers = ["http://gpu-4:30000"]').encode())
     names = [spec.name for spec in made(config).jobs]
     assert "serve:baseline" not in names
     generate = job(config, "generate")
-    assert generate.argv.count("--server") == 2
+    assert parsed(generate).server == ["http://gpu-4:30000"]
     assert all(need.condition == "done" for need in generate.needs)
 
 
@@ -207,6 +213,7 @@ CONTENT: dict[str, tuple[str, str, set[str]]] = {
     "stop ids": ("[163586, 163585]", "[163586]", {"generate", "merge"}),
     "draft vocabulary": ("draft_vocab_size = 32000", "draft_vocab_size = 16000", {"merge"}),
     "held-out share": ("heldout_share = 0.02", "heldout_share = 0.05", {*PREPS, "generate", "merge"}),
+    "order of the prompts": ("seed = 0                              # of", "seed = 1  # of", set()),
     "concurrency": ("concurrency = 150", "concurrency = 100", set()),
     "memory": ('memory = "12 GB"', 'memory = "20 GB"', set()),
     "port": ("port = 30000", "port = 31000", set()),
