@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import signal as signals
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from pipeline.agent.admission import in_words
+from pipeline.agent.evidence import Evidence
 from pipeline.agent.log_causes import Cause, LogEnd, cause_in, known, read_log_end
 from pipeline.agent.logs import plain
-from pipeline.protocol import Diagnosis, JobSample, JobSpec, JobState, Progress, Result
+from pipeline.protocol import Diagnosis, JobState
+
+__all__ = ["Evidence", "diagnose"]
 
 REASON_LIMIT: Final = 120
 FACT_LIMIT: Final = 300
@@ -23,27 +25,6 @@ STAGES_WITH_RESULT: Final = frozenset({"prep", "generate", "merge"})
 """Stages that end with a result line; without one they did not end as they should, whatever their exit code."""
 EMPTY_CODE: Final = 3
 """Exit code of a stage that made no records."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What is known of an attempt that ended. ``exit_code`` and ``signal`` are both None where the end was not seen."""
-
-    spec: JobSpec
-    exit_code: int | None = None
-    signal: int | None = None
-    log_tail: bytes = b""  # 64 KiB or so
-    result: Result | None = None
-    progress: Progress | None = None
-    oom_before: int | None = None  # the cgroup's oom_kill, at the last sample before the end or at the start
-    oom_after: int | None = None
-    stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
-    shim_lost: bool = False
-    container_restarted: bool = False
-    last_sample: JobSample | None = None
-    enospc: bool = False
-    error: str = ""  # why its program could not be executed
-    sigkills: int = 1  # jobs that died of SIGKILL while the counter went from oom_before to oom_after
 
 
 Verdict = tuple[JobState, str, Diagnosis | None]
@@ -58,17 +39,6 @@ def diagnose(evidence: Evidence) -> Verdict:
     return state, _line(reason, REASON_LIMIT), diagnosis
 
 
-def ending(evidence: Evidence) -> str:
-    """How the process ended, in words that claim no cause."""
-    if evidence.signal is not None:
-        return f"ended by {_signal_name(evidence.signal)}"
-    if evidence.exit_code is None:
-        return "its end was not seen"
-    if evidence.exit_code > 128:
-        return f"exit code {evidence.exit_code}: as a shell says {_signal_name(evidence.exit_code - 128)}"
-    return f"exit code {evidence.exit_code}"
-
-
 # --- It was whole, or asked for, or not seen ------------------------------------------------------------------------
 
 
@@ -79,8 +49,8 @@ def _complete(evidence: Evidence, log: LogEnd) -> Verdict | None:
         return None
     if evidence.exit_code == 0:
         return JobState.DONE, result.message, None
-    if _died_of(evidence, signals.SIGABRT) and log.find("<no Python frame>"):
-        facts = (ending(evidence), "<no Python frame>", f"result: {result.records:,} records")
+    if evidence.died_of(signals.SIGABRT) and log.find("<no Python frame>"):
+        facts = (evidence.ending, "<no Python frame>", f"result: {result.records:,} records")
         advice = "nothing to do: its output was complete before the interpreter aborted"
         remark = f"{result.message} (aborted at exit, output complete)"
         return _verdict(JobState.DONE, "abort-at-exit", remark, facts, advice)
@@ -91,13 +61,13 @@ def _stopped(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.stopped_by:
         return None
     reason = f"stopped by {evidence.stopped_by}"
-    return _verdict(JobState.STOPPED, "operator", reason, (ending(evidence),), "start it again when it is wanted")
+    return _verdict(JobState.STOPPED, "operator", reason, (evidence.ending,), "start it again when it is wanted")
 
 
 def _container_restarted(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.container_restarted:
         return None
-    facts = ("the container's identity changed while it ran", *_last_memory(evidence), *_reported(evidence))
+    facts = ("the container's identity changed while it ran", *evidence.last_memory, *evidence.reported)
     return _verdict(JobState.LOST, "container-restarted", "container restarted", facts, _RESUME)
 
 
@@ -112,7 +82,7 @@ def _not_executed(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.error:
         return None
     advice = "check the program's path, the Python and the work directory in the config"
-    return _failed("not-started", evidence.error, (ending(evidence),), advice)
+    return _failed("not-started", evidence.error, (evidence.ending,), advice)
 
 
 def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
@@ -125,7 +95,7 @@ def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
         for why, count in sorted(counts.dropped.items(), key=lambda item: -item[1])[:3]
     ]
     advice = "its message names what the rows hold and what was expected: correct the dataset's entry in the config"
-    facts = (ending(evidence), "0 records", *dropped)
+    facts = (evidence.ending, "0 records", *dropped)
     return _verdict(JobState.EMPTY, "empty", result.message or "no records", facts, advice)
 
 
@@ -146,10 +116,10 @@ def _exit_zero(evidence: Evidence, log: LogEnd) -> Verdict | None:
 
 def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
     """The kernel's own count moved while the job died of SIGKILL, or while its log says that a child did."""
-    kills = _oom_kills(evidence)
+    kills = evidence.oom_kills
     if not kills or kills < 0:
         return None
-    itself = _died_of(evidence, signals.SIGKILL)
+    itself = evidence.died_of(signals.SIGKILL)
     told = log.find(_KILLED_CHILD)
     # A launcher that kills itself after a child's traceback died of that, whatever the kernel killed beside it.
     if not told and (not itself or (log.find(_SERVER_CHILD) and log.tracebacks)):
@@ -157,7 +127,7 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
     memory = evidence.last_sample.memory if evidence.last_sample else None
     at = f" at {in_words(memory)}" if memory else ""
     facts = (
-        f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}", ending(evidence), *_last_memory(evidence),
+        f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}", evidence.ending, *evidence.last_memory,
         told[1] if told else "",
     )  # fmt: skip
     advice = "give it a higher memory need, so that it starts when that much is free, or run less beside it"
@@ -181,14 +151,14 @@ def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
         return None
     hung = log.find(_HUNG)
     if hung is not None and hung[0] <= seen[0]:
-        return _failed("watchdog", "server hung: watchdog timeout", (hung[1], seen[1], ending(evidence)), _UNHANG)
+        return _failed("watchdog", "server hung: watchdog timeout", (hung[1], seen[1], evidence.ending), _UNHANG)
     root = log.tracebacks[0] if log.tracebacks else None
     if root is None:
         facts = (seen[1], *_facts(evidence, log))
         return _failed("server-child", "a child of the server died", facts, "read its log before that line")
     if cause := cause_in(log, root):
         return _from_log(evidence, cause, seen[1])
-    facts = (seen[1], root.place, root.error, ending(evidence), *_last_memory(evidence))
+    facts = (seen[1], root.place, root.error, evidence.ending, *evidence.last_memory)
     advice = "read the first traceback in its log; the rest follows from it"
     return _failed("server-child", f"a child of the server died: {root.error}", facts, advice)
 
@@ -197,20 +167,20 @@ def _watchdog(evidence: Evidence, log: LogEnd) -> Verdict | None:
     hung = log.find(_HUNG)
     if hung is None or not evidence.spec.service:
         return None
-    return _failed("watchdog", "server hung: watchdog timeout", (hung[1], ending(evidence)), _UNHANG)
+    return _failed("watchdog", "server hung: watchdog timeout", (hung[1], evidence.ending), _UNHANG)
 
 
 def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
     """Ended from outside: the last error in its log is not what ended it."""
-    number = next((each for each in (signals.SIGKILL, signals.SIGTERM) if _died_of(evidence, each)), None)
+    number = next((each for each in (signals.SIGKILL, signals.SIGTERM) if evidence.died_of(each)), None)
     if number is None or (evidence.signal is None and log.tracebacks):
         return None
-    kills = _oom_kills(evidence)
+    kills = evidence.oom_kills
     if kills is None:
         counted = "OOM kills are not counted here"
     else:
         counted = f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}"
-    facts = (ending(evidence), counted, *_facts(evidence, log)[1:])
+    facts = (evidence.ending, counted, *_facts(evidence, log)[1:])
     advice = "nobody asked for it here: look for another user, a time limit, or the host's own watchdog"
     return _failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
 
@@ -225,7 +195,7 @@ def _said_why(evidence: Evidence, log: LogEnd) -> Verdict | None:
         return None
     cause = known(said)
     advice = cause.advice if cause else "correct the config, or what its message names, and restart it"
-    facts = (ending(evidence), *_last_memory(evidence), said)
+    facts = (evidence.ending, *evidence.last_memory, said)
     return _failed(cause.key if cause else "said", said, facts, advice)
 
 
@@ -241,18 +211,18 @@ def _crash(evidence: Evidence, log: LogEnd) -> Verdict | None:
     frame = next((line.strip() for line in log.lines[seen[0] :] if line.startswith("  ")), "")
     advice = "a native library crashed; its frame is in the evidence. Try another version of it"
     reason = f"crashed: {seen[1].removeprefix('Fatal Python error: ')}"
-    return _failed("crash", reason, (ending(evidence), seen[1], frame), advice)
+    return _failed("crash", reason, (evidence.ending, seen[1], frame), advice)
 
 
 def _traceback(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not log.tracebacks:
         return None
     last = log.tracebacks[-1]
-    return _failed("traceback", last.error, (last.place, last.error, ending(evidence)), _LOOK)
+    return _failed("traceback", last.error, (last.place, last.error, evidence.ending), _LOOK)
 
 
 def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
-    return _failed("unknown", f"{ending(evidence)}, cause unknown", _facts(evidence, log), _LOOK)
+    return _failed("unknown", f"{evidence.ending}, cause unknown", _facts(evidence, log), _LOOK)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -284,44 +254,12 @@ def _failed(cause: str, reason: str, facts: tuple[str, ...], advice: str) -> Ver
 
 
 def _from_log(evidence: Evidence, cause: Cause, *more: str) -> Verdict:
-    return _failed(cause.key, cause.reason, (cause.seen, *more, ending(evidence)), cause.advice)
+    return _failed(cause.key, cause.reason, (cause.seen, *more, evidence.ending), cause.advice)
 
 
 def _facts(evidence: Evidence, log: LogEnd) -> tuple[str, ...]:
     last = f"last line of its log: {log.last}" if log.last else ""
-    return (ending(evidence), *_last_memory(evidence), *_reported(evidence), last)
-
-
-def _oom_kills(evidence: Evidence) -> int | None:
-    if evidence.oom_before is None or evidence.oom_after is None:
-        return None
-    return evidence.oom_after - evidence.oom_before
-
-
-def _died_of(evidence: Evidence, number: signals.Signals) -> bool:
-    return evidence.signal == number or evidence.exit_code == 128 + number
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_memory(evidence: Evidence) -> tuple[str, ...]:
-    sample = evidence.last_sample
-    return (f"memory at the last sample: {in_words(sample.memory)}",) if sample and sample.memory else ()
-
-
-def _reported(evidence: Evidence) -> tuple[str, ...]:
-    result, progress = evidence.result, evidence.progress
-    if result is not None:
-        return (f"result: {result.records:,} records, {result.message}",)
-    if progress is not None:
-        share = f" of {progress.total:,.0f}" if progress.total is not None else ""
-        return (f"last progress: {progress.phase}, {progress.done:,.0f}{share} {progress.unit}",)
-    return ()
+    return (evidence.ending, *evidence.last_memory, *evidence.reported, last)
 
 
 def _line(text: str, limit: int = FACT_LIMIT) -> str:

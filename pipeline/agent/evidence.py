@@ -1,0 +1,76 @@
+"""What is known of an attempt that ended, and the words for it that claim no cause."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+
+from pipeline.agent.admission import in_words
+from pipeline.protocol import JobSample, JobSpec, Progress, Result
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An attempt that ended. ``exit_code`` and ``signal`` are both None where the end was not seen."""
+
+    spec: JobSpec
+    exit_code: int | None = None
+    signal: int | None = None
+    log_tail: bytes = b""  # 64 KiB or so
+    result: Result | None = None
+    progress: Progress | None = None
+    oom_before: int | None = None  # the cgroup's oom_kill, at the last sample before the end or at the start
+    oom_after: int | None = None
+    stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
+    shim_lost: bool = False
+    container_restarted: bool = False
+    last_sample: JobSample | None = None
+    enospc: bool = False
+    error: str = ""  # why its program could not be executed
+    sigkills: int = 1  # jobs that died of SIGKILL while the counter went from oom_before to oom_after
+
+    @property
+    def ending(self) -> str:
+        """How the process ended."""
+        if self.signal is not None:
+            return f"ended by {_signal_name(self.signal)}"
+        if self.exit_code is None:
+            return "its end was not seen"
+        if self.exit_code > 128:
+            return f"exit code {self.exit_code}: as a shell says {_signal_name(self.exit_code - 128)}"
+        return f"exit code {self.exit_code}"
+
+    @property
+    def oom_kills(self) -> int | None:
+        """By how much the kernel's count moved; None where it is not counted."""
+        if self.oom_before is None or self.oom_after is None:
+            return None
+        return self.oom_after - self.oom_before
+
+    @property
+    def last_memory(self) -> tuple[str, ...]:
+        """The job's memory when it was last seen, if it was."""
+        sample = self.last_sample
+        return (f"memory at the last sample: {in_words(sample.memory)}",) if sample and sample.memory else ()
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The last that the job said of its work, if it did."""
+        result, progress = self.result, self.progress
+        if result is not None:
+            return (f"result: {result.records:,} records, {result.message}",)
+        if progress is not None:
+            share = f" of {progress.total:,.0f}" if progress.total is not None else ""
+            return (f"last progress: {progress.phase}, {progress.done:,.0f}{share} {progress.unit}",)
+        return ()
+
+    def died_of(self, number: signals.Signals) -> bool:
+        """Whether this signal ended it, or a shell says that it ended its child."""
+        return self.signal == number or self.exit_code == 128 + number
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
