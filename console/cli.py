@@ -1,0 +1,130 @@
+"""The command line: arguments in, exit codes out, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from console import commands
+from console.config import ConfigErrors
+from console.demo import DEFAULT_SIZE, DemoError, folders
+from console.link.errors import LinkError
+
+EXIT_CODES: Final = """exit codes:
+  0  all well
+  1  a job crashed, came out empty, was lost or gave up
+  2  the config or the command line is wrong
+  3  the host or its agent cannot be reached, or refused
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="draftdeck",
+        description="Operator console for training EAGLE-3 draft models. Without a command: open the console.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", type=Path, default=Path("config.toml"), help="the run's config (default: config.toml)"
+    )
+    parser.add_argument("--read-only", action="store_true", help="watch only: no key changes anything")
+    parser.add_argument(
+        "--accept-new-host-key", action="store_true", help="record the host's key if none is known yet, and show it"
+    )
+    verbs = parser.add_subparsers(dest="command", metavar="command")
+
+    verbs.add_parser("check", help="validate the config without a host, and print the run in numbers")
+    apply = verbs.add_parser("apply", help="bring the pipeline to the host and make its jobs follow the config")
+    apply.add_argument("--dry-run", action="store_true", help="only show what would change, job by job")
+    apply.add_argument(
+        "--confirm",
+        action="append",
+        default=[],
+        metavar="JOB",
+        help="a job whose records may be discarded (repeatable)",
+    )
+    status = verbs.add_parser("status", help="the state of the run, without a screen")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    verbs.add_parser("report", help="a summary of the run in Markdown")
+    for verb, text in (("start", "start"), ("stop", "stop"), ("restart", "restart"), ("kill", "end without grace")):
+        action = verbs.add_parser(verb, help=f"{text} jobs")
+        action.add_argument("jobs", nargs="+", metavar="JOB")
+    waive = verbs.add_parser("waive", help="let the jobs behind a failed one go on without it")
+    waive.add_argument("jobs", nargs=1, metavar="JOB")
+    waive.add_argument("--reason", required=True, help="why; it stands in the event log and the report")
+    secret = verbs.add_parser("secret", help="store a secret's value on the host, read from standard input")
+    secret.add_argument("verb", choices=["set"])
+    secret.add_argument("name", metavar="NAME")
+    demo = verbs.add_parser("demo", help="the whole pipeline on a small model, on this machine")
+    demo.add_argument(
+        "--headless", action="store_true", help="no screen: print events and the report, exit 0 if all is done"
+    )
+    demo.add_argument("--dir", type=Path, help="the demo's folder (default: in the user's cache folder)")
+    demo.add_argument("--size", type=int, default=DEFAULT_SIZE, help=f"prompts a dataset (default: {DEFAULT_SIZE})")
+    demo.add_argument("--fresh", action="store_true", help="end and delete an earlier demo first")
+    demo.add_argument("--stop", action="store_true", help="end the demo's jobs, agent and container")
+    demo.add_argument("--break", dest="broken", default="", metavar="DATASET", help="give a dataset roles nobody knows")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = build_parser().parse_args(argv)
+    try:
+        code = _run(arguments)
+    except ConfigErrors as errors:
+        print(errors, file=sys.stderr)
+        code = commands.USAGE
+    except DemoError as error:
+        print(f"draftdeck: {error}", file=sys.stderr)
+        code = commands.TROUBLE
+    except LinkError as error:
+        print(f"draftdeck: {error}", file=sys.stderr)
+        code = commands.UNREACHABLE
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "check":
+        return commands.check(arguments.config)
+    return asyncio.run(_remote(arguments))
+
+
+def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
+    host = commands.Host(arguments.config, arguments.accept_new_host_key, arguments.read_only)
+    match arguments.command:
+        case "apply":
+            return commands.apply(host, dry_run=arguments.dry_run, confirm=tuple(arguments.confirm))
+        case "status":
+            return commands.status(host, as_json=arguments.json)
+        case "report":
+            return commands.report(host)
+        case "start" | "stop" | "restart" | "kill":
+            return commands.act(host, arguments.command, arguments.jobs)
+        case "waive":
+            return commands.act(host, "waive", arguments.jobs, arguments.reason)
+        case "secret":
+            return commands.secret(host, arguments.name)
+        case "demo":
+            places = folders(arguments.dir)
+            if arguments.stop:
+                return commands.demo_stop(places)
+            return commands.demo(
+                places,
+                size=arguments.size,
+                headless_run=arguments.headless,
+                fresh=arguments.fresh,
+                broken=arguments.broken,
+            )
+        case _:
+            return commands.watch(host)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What each command of ``draftdeck`` does; every one returns an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from console import demo as demo_run
+from console import headless
+from console import host as hosts
+from console.client import Action, AgentClient
+from console.config import Config, load
+from console.link.errors import LinkError
+from console.link.reconnect import Link
+from console.plan import build, describe
+from console.report import exit_code, report_markdown, status_json, status_text
+from console.session import Session
+from console.view import Snapshot, fold
+from console.view.format import duration
+from console.view.text import clean
+
+WELL, TROUBLE, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Host:
+    """The config that names the host, and how to greet a host never seen before."""
+
+    config: Path
+    accept_new_host_key: bool = False
+    read_only: bool = False
+
+
+def check(path: Path) -> int:
+    """Validate the config without a host and print the run in numbers."""
+    config = load(path)
+    print(describe(config, build(config, "not deployed")))
+    return WELL
+
+
+async def watch(host: Host) -> int:
+    """Open the console."""
+    from console.tui.app import Deck  # Textual is loaded only where there is a screen
+
+    config = load(host.config)
+    async with Link(hosts.endpoint(config), accept_new_host_key=host.accept_new_host_key) as link:
+        session = _session(config, link, read_only=host.read_only)
+        app = Deck(session)
+        await app.run_async()
+        return app.return_code or WELL
+
+
+async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
+    """Make the host's jobs follow the config; what would discard records has to be confirmed by name."""
+    config = load(host.config)
+    async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
+        place = await hosts.deployed(link, config)
+        reply = await hosts.apply(place, confirm=confirm, dry_run=dry_run)
+    for change in reply.changes:
+        if change.effect != "nothing":
+            detail = f": {clean(change.detail)}" if change.detail else ""
+            print(f"{change.job:<24} {change.effect}{detail}")
+    unchanged = sum(change.effect == "nothing" for change in reply.changes)
+    print(f"{unchanged} of {len(reply.changes)} jobs stay as they are")
+    if reply.refused:
+        print(f"draftdeck: not applied: {clean(reply.refused)}", file=sys.stderr)
+        return TROUBLE
+    return WELL
+
+
+async def status(host: Host, *, as_json: bool) -> int:
+    snapshot = await _look(host)
+    print(status_json(snapshot) if as_json else status_text(snapshot))
+    return exit_code(snapshot)
+
+
+async def report(host: Host) -> int:
+    snapshot = await _look(host)
+    print(report_markdown(snapshot))
+    return exit_code(snapshot)
+
+
+async def act(host: Host, action: Action, jobs: Sequence[str], reason: str = "") -> int:
+    """Do one action to each job; the first refusal decides the exit code, the others are tried all the same."""
+    config = load(host.config)
+    code = WELL
+    async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
+        place = await hosts.found(link, config)
+        async with AgentClient(link, place.bridge) as agent:
+            for job in jobs:
+                reply = await agent.action(job, action, hosts.request(reason))
+                print(f"{job}: {clean(reply.text)}", file=sys.stdout if reply.done else sys.stderr)
+                code = code if reply.done else TROUBLE
+    return code
+
+
+async def secret(host: Host, name: str) -> int:
+    """Store what stands on standard input as the value of a secret on the host."""
+    config = load(host.config)
+    if sys.stdin.isatty():
+        print(f"value of {name}, then Enter and ctrl+d:", file=sys.stderr)
+    value = sys.stdin.buffer.read().rstrip(b"\r\n")
+    async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
+        await hosts.set_secret(await hosts.deployed(link, config), name, value)
+    print(f"{name} is stored on {config.host.address}")
+    return WELL
+
+
+async def demo(places: demo_run.Folders, *, size: int, headless_run: bool, fresh: bool, broken: str) -> int:
+    """Prepare the demo, apply its plan, and open the console on it or follow it to its end."""
+    if fresh and places.root.exists():
+        await demo_stop(places)
+        demo_run.remove(places)
+    demo_run.prepare(places, size, broken)
+    code = await apply(Host(places.config), dry_run=False, confirm=())
+    if code != WELL:
+        return code
+    if not headless_run:
+        return await watch(Host(places.config))
+    snapshot = await _follow(load(places.config))
+    await demo_stop(places)
+    print(report_markdown(snapshot))
+    print("wall time by stage")
+    for stage, start, end in headless.wall_times(snapshot):
+        print(f"  {stage:<10} {duration(start):>10} to {duration(end):>10}: {duration(end - start)}")
+    return exit_code(snapshot)
+
+
+async def demo_stop(places: demo_run.Folders) -> int:
+    """End the demo's jobs and agent, then its container. What it made stays."""
+    if places.config.exists() and demo_run.container_runs(places):
+        config = load(places.config)
+        try:
+            async with hosts.connected(config) as link:
+                place = await hosts.found(link, config)
+                async with AgentClient(link, place.bridge) as agent:
+                    await agent.shutdown(hosts.request(), stop_jobs=True)
+        except LinkError as error:
+            print(f"the demo's agent was not reached: {error}", file=sys.stderr)
+    demo_run.stop_container(places)
+    return WELL
+
+
+async def _follow(config: Config) -> Snapshot:
+    async with hosts.connected(config) as link:
+        return await headless.follow(_session(config, link, read_only=True))
+
+
+async def _look(host: Host) -> Snapshot:
+    """One look at the host's agent, through its read-only socket."""
+    config = load(host.config)
+    async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
+        place = await hosts.found(link, config)
+        async with AgentClient(link, place.read_only_bridge) as agent:
+            empty = Snapshot(run=config.run.name, host_label=config.host.address)
+            return fold(empty, await agent.state(), 0.0)
+
+
+def _session(config: Config, link: Link, *, read_only: bool) -> Session:
+    async def client(live: Link) -> AgentClient:
+        if read_only:
+            place = await hosts.found(live, config)
+            return AgentClient(live, place.read_only_bridge)
+        place = await hosts.deployed(live, config)
+        return AgentClient(live, place.bridge)
+
+    return Session(link, client, run=config.run.name, host_label=config.host.address, by=hosts.operator())

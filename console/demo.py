@@ -1,0 +1,141 @@
+"""``draftdeck demo``: the whole run on a small real model, in a container on this machine that is reached over SSH.
+
+The model, the datasets and the SSH server are made by ``pipeline.demo`` in processes of their own; from there on it is
+the ordinary console with an ordinary config.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from console.demo_config import demo_config
+
+DATASETS: Final = ("A1", "A2", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8")
+DEFAULT_SIZE: Final = 24
+"""Prompts a dataset yields; chosen so that the demo ends within eight minutes on two cores."""
+
+
+class DemoError(Exception):
+    """Something the demo needs could not be made, in one line for the operator."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """What the demo keeps where. The model is shared by all demo folders of a user."""
+
+    root: Path
+    model: Path
+
+    @property
+    def sources(self) -> Path:
+        return self.root / "sources"
+
+    @property
+    def container(self) -> Path:
+        return self.root / "container"
+
+    @property
+    def workdir(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+
+def cache() -> Path:
+    """The folder for what can be made again."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "draftdeck"
+
+
+def folders(root: Path | None) -> Folders:
+    return Folders((root or cache() / "demo").resolve(), cache() / "models" / "smollm2-135m-instruct")
+
+
+def prepare(places: Folders, size: int, broken: str = "") -> None:
+    """Make model, datasets, container and config, each only where it is missing, with progress on standard output."""
+    if sys.platform != "linux":
+        raise DemoError("the demo's container needs Linux; on this machine use draftdeck with a host of your own")
+    places.root.mkdir(parents=True, exist_ok=True)
+    _step("target: SmolLM2-135M-Instruct", "pipeline.demo.target", "--out", str(places.model))
+    if not places.config.exists():
+        extra = ("--break", broken) if broken else ()
+        _step(
+            "datasets: ten small ones in their public schemas",
+            *("pipeline.demo.datasets", "--out", str(places.sources), "--size", str(size), *extra),
+        )
+    _step("container: an SSH server on 127.0.0.1", "pipeline.demo.container", "--dir", str(places.container))
+    if not places.config.exists():
+        places.config.write_text(_config(places, size))
+
+
+def remove(places: Folders) -> None:
+    """Delete everything of a demo but the model. Its agent and container must have ended."""
+    if places.config.exists() or not any(places.root.iterdir()):
+        shutil.rmtree(places.root)
+    else:
+        raise DemoError(f"{places.root} does not look like a demo's folder: it has no config.toml; remove it by hand")
+
+
+def stop_container(places: Folders) -> None:
+    _step("container: ends", "pipeline.demo.container", "--dir", str(places.container), "--stop")
+
+
+def container_runs(places: Folders) -> bool:
+    return (places.container / "container.json").exists()
+
+
+def _config(places: Folders, size: int) -> str:
+    container: dict[str, Any] = json.loads((places.container / "container.json").read_text())
+    return demo_config(
+        port=container["port"],
+        user=container["user"],
+        key=container["key"],
+        known_hosts=container["known_hosts"],
+        workdir=str(places.workdir),
+        python=sys.executable,
+        model_dir=str(places.model),
+        sources={name: str(_source(places, name)) for name in DATASETS},
+        size=size,
+        server_port=_free_port(),
+    )
+
+
+def _source(places: Folders, name: str) -> Path:
+    found = sorted(path for path in places.sources.iterdir() if path.name.split(".")[0] == name)
+    if not found:
+        raise DemoError(f"{places.sources} holds no dataset {name}: draftdeck demo --fresh makes all of them again")
+    return found[0]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _step(title: str, module: str, *arguments: str) -> None:
+    """Run one part of ``pipeline.demo`` and show its lines as they come."""
+    print(title, flush=True)
+    argv: Sequence[str] = (sys.executable, "-m", module, *arguments)
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        if line.strip():
+            last = line.rstrip()
+            print(f"  {last}", flush=True)
+    if process.wait() != 0:
+        hint = ". Install the demo's packages: pip install 'draftdeck[demo]'" if "ModuleNotFoundError" in last else ""
+        raise DemoError(f"{title.split(':')[0]} failed: {last or f'exit code {process.returncode}'}{hint}")

@@ -1,0 +1,105 @@
+"""What the commands do with the configured host: connect, bring the pipeline there, start the agent, apply the plan."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from console.client import AgentClient
+from console.config import Config
+from console.link.channel import bridge_argv
+from console.link.connect import Endpoint
+from console.link.deploy import agent_argv, current_release, deploy, ensure_agent
+from console.link.errors import DeployError
+from console.link.reconnect import Link
+from console.plan import build
+from pipeline.protocol import ActionRequest, ApplyReply, ApplyRequest
+
+CONNECT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A configured host that a link reaches, with the release whose bridge is used there."""
+
+    config: Config
+    link: Link
+    release: str
+
+    @property
+    def bridge(self) -> tuple[str, ...]:
+        return bridge_argv(self.config.host.workdir, self.config.host.python, self.release)
+
+    @property
+    def read_only_bridge(self) -> tuple[str, ...]:
+        return bridge_argv(self.config.host.workdir, self.config.host.python, self.release, read_only=True)
+
+
+def operator() -> str:
+    """Who asks, for the event log: user and machine."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def request(reason: str = "") -> ActionRequest:
+    """A request of this operator with a name of its own, so that sending it twice does it once."""
+    return ActionRequest(by=operator(), request=uuid.uuid4().hex, reason=reason)
+
+
+def endpoint(config: Config) -> Endpoint:
+    """Where the config says the host is."""
+    host = config.host
+    return Endpoint(
+        host=host.address,
+        port=host.port,
+        user=host.user or None,
+        identity_files=tuple(Path(name) for name in host.identity_files),
+        known_hosts=Path(host.known_hosts) if host.known_hosts else None,
+        ssh_config=(Path(host.ssh_config).expanduser(),) if host.ssh_config else (),
+    )
+
+
+@contextlib.asynccontextmanager
+async def connected(config: Config, *, accept_new_host_key: bool = False) -> AsyncIterator[Link]:
+    """A live link. Raises ``LinkRefused`` or ``LinkDown`` with one line for the operator."""
+    async with Link(endpoint(config), accept_new_host_key=accept_new_host_key) as link:
+        await link.connected(CONNECT_TIMEOUT_S)
+        yield link
+
+
+async def deployed(link: Link, config: Config) -> Place:
+    """Bring this console's pipeline to the host and see to it that its agent runs; running jobs go on untouched."""
+    host = config.host
+    release = await deploy(link, host.workdir, host.python)
+    await ensure_agent(link, host.workdir, host.python, release, by=operator())
+    return Place(config, link, release)
+
+
+async def found(link: Link, config: Config) -> Place:
+    """What runs on the host already, with nothing changed there. Raises ``DeployError`` where nothing was deployed."""
+    release = await current_release(link, config.host.workdir, config.host.python)
+    if not release:
+        where = f"{config.host.workdir} on {config.host.address}"
+        raise DeployError(f"nothing runs in {where} yet: draftdeck apply starts it")
+    return Place(config, link, release)
+
+
+async def apply(place: Place, *, confirm: tuple[str, ...] = (), dry_run: bool = False) -> ApplyReply:
+    """Put the config's plan to the agent; ``dry_run`` only asks what it would do."""
+    plan = build(place.config, place.release)
+    async with AgentClient(place.link, place.bridge) as agent:
+        return await agent.apply(ApplyRequest(plan, by=operator(), confirm=confirm, dry_run=dry_run))
+
+
+async def set_secret(place: Place, name: str, value: bytes) -> None:
+    """Store a secret's value on the host, in a file only its user can read. It passes through standard input alone."""
+    host = place.config.host
+    argv = agent_argv(host.workdir, host.python, place.release, "secret", "set", name, "--workdir", host.workdir)
+    done = await place.link.run(argv, value)
+    if done.code != 0:
+        text = done.stderr.decode(errors="replace").strip().splitlines()
+        raise DeployError(f"the secret {name} was not stored: {text[-1] if text else f'exit code {done.code}'}")
