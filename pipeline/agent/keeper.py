@@ -35,6 +35,7 @@ def main(workdir: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_NAME, b"draftdeck-keep", 0, 0, 0)
+    os.chdir("/")  # whatever folder this was started in may be unmounted
     failures = 0
     while True:
         agent = locks.holder(os.path.join(runtime, "agent.lock"))
@@ -66,7 +67,7 @@ def start_agent(workdir: str, runtime: str) -> int:
     environment = {**os.environ, "PYTHONPATH": paths.code_root(workdir)}
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "pipeline.agent", "run", "--workdir", workdir],
+        [sys.executable, "-P", "-m", "pipeline.agent", "run", "--workdir", workdir],
         environment,
         setsid=True,
         file_actions=[

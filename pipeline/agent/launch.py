@@ -40,7 +40,7 @@ release=$(cat {current} 2>/dev/null)
 root={releases}/$release
 [ -n "$release" ] && [ -d "$root/pipeline" ] || root={root}
 export PYTHONPATH="$root"
-exec {shlex.quote(sys.executable)} -m pipeline.agent start --workdir {shlex.quote(str(workdir.resolve()))}
+exec {shlex.quote(sys.executable)} -P -m pipeline.agent start --workdir {shlex.quote(str(workdir.resolve()))}
 """
     temporary = path.with_name(f".start.{os.getpid()}")
     temporary.write_text(text)

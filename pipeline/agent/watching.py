@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,8 +13,10 @@ from pipeline.agent.senses import Seen
 from pipeline.protocol import JobState, Readiness, ServerSample
 
 PROBE_S: Final = 2.0
-NOT_READY_LOOKS: Final = 3
+NOT_READY_LOOKS: Final = 2
 """A service that was ready has to fail so many looks in a row before it is not."""
+
+log = logging.getLogger(__name__)
 
 
 def take(board: Board, seen: dict[str, Seen]) -> None:
@@ -53,7 +56,11 @@ async def probe(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> N
     began, misses = loop.time(), 0
     try:
         while True:
-            sample, wrong = await prober.look()
+            try:
+                sample, wrong = await prober.look()
+            except Exception:
+                log.exception("looking at %s failed; looking again", job.spec.name)
+                sample, wrong = ServerSample(step="cannot be looked at; see agent.log"), ""
             if job.run is not run or run.stop_by or run.condemned:
                 return
             job.server = sample

@@ -43,13 +43,16 @@ NEVER = RestartPolicy(when="never")
 
 
 async def until(
-    look: Callable[[], Awaitable[Value | None] | Value | None], *, within: float = 15.0, what: str = ""
+    look: Callable[[], Awaitable[Value] | Awaitable[Value | None] | Value | None],
+    *,
+    within: float = 15.0,
+    what: str = "",
 ) -> Value:
     """The first true value that ``look`` gives; fails after ``within`` seconds."""
     deadline = time.monotonic() + within
     while True:
         found = look()
-        value = await found if isinstance(found, Awaitable) else found
+        value: Value | None = await found if isinstance(found, Awaitable) else found
         if value:
             return value
         if time.monotonic() > deadline:
@@ -92,7 +95,7 @@ class Rig:
         )
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "pipeline.agent", *arguments, "--workdir", str(self.workdir)]
+        return [sys.executable, "-P", "-m", "pipeline.agent", *arguments, "--workdir", str(self.workdir)]
 
     @property
     def environment(self) -> dict[str, str]:
