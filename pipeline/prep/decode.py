@@ -50,7 +50,7 @@ def array_items(stream: IO[bytes]) -> Iterator[Any]:
     """The items of a JSON array, one in memory at a time. Raises BrokenArrayError where it cannot go on."""
     decoder = json.JSONDecoder()
     text = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    buffer, at, ended = "", 0, False
+    buffer, at, ended, closed = "", 0, False, False
     wanted = "["
     items = 0
     block = _BLOCK
@@ -60,13 +60,17 @@ def array_items(stream: IO[bytes]) -> Iterator[Any]:
         if at < len(buffer):
             if wanted:  # an opening bracket, or what stands between two items
                 if wanted == "," and buffer[at] == "]":
-                    return
+                    at, closed, wanted = at + 1, True, ""
+                    continue
                 if buffer[at] != wanted:
                     raise BrokenArrayError(f"undecodable: JSON array broken after item {items:,}")
                 at, wanted = at + 1, ""
                 continue
+            if closed:
+                raise BrokenArrayError("undecodable: text after the JSON array")
             if buffer[at] == "]" and not items:
-                return
+                at, closed = at + 1, True
+                continue
             try:
                 item, end = decoder.raw_decode(buffer, at)
             except RecursionError:
@@ -78,6 +82,8 @@ def array_items(stream: IO[bytes]) -> Iterator[Any]:
                 yield item
                 items, at, wanted, block = items + 1, end, ",", _BLOCK
                 continue
+        if ended and closed:
+            return
         if ended or len(buffer) - at > LINE_LIMIT:
             raise BrokenArrayError(f"undecodable: JSON array cut off after item {items:,}")
         data = stream.read(block)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.prep.roles import printable
-from pipeline.prep.shapes import READERS, RowError
+from pipeline.prep.shapes import PROMPT_COLUMNS, READERS
 
 FIRST_ROWS: Final = 64
 """How many rows detection looks at."""
@@ -34,14 +34,20 @@ def detect(rows: Sequence[Any]) -> Detected:
     objects = [row for row in rows if isinstance(row, Mapping)]
     if not objects:
         raise UnknownShapeError("shape not recognised: none of the first rows is an object with columns")
-    scores = {shape: sum(_reads(shape, row) for row in objects) / len(objects) for shape in READERS}
+    scores = {shape: share(shape, objects) for shape in READERS}
     best = max(scores, key=lambda shape: scores[shape])  # the first of equals, in READERS' order
     if scores[best] < ENOUGH:
         nearest = f"nearest: {best}, {scores[best]:.0%} of them" if scores[best] else "no shape is near"
         raise UnknownShapeError(
-            f"shape not recognised: the first rows look like {{{looks(objects)}}}; {nearest}; name it with --shape"
+            f"shape not recognised: the first rows look like {{{looks(objects)}}}; {nearest}; name it with --shape; "
+            f"a shape needs a list of turns, or one of the columns {', '.join(PROMPT_COLUMNS)}"
         )
     return Detected(best, scores[best], len(objects))
+
+
+def share(shape: str, rows: Sequence[Any]) -> float:
+    """The share of the rows that read as a shape."""
+    return sum(isinstance(row, Mapping) and _reads(shape, row) for row in rows) / max(1, len(rows))
 
 
 def looks(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -60,7 +66,7 @@ def looks(rows: Sequence[Mapping[str, Any]]) -> str:
 def _reads(shape: str, row: Mapping[str, Any]) -> bool:
     try:
         return bool(READERS[shape](row))
-    except RowError:
+    except Exception:  # whatever a row holds, it is not of this shape
         return False
 
 

@@ -32,7 +32,7 @@ def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> 
     first = f"0 of {tally.read:,} kept: {why}"
     if tally.labels:
         first += f"; roles seen: {seen(tally.labels)}"
-    if missing:
+    if missing and tally.labels:
         first += f"; expected one of {expected(missing)}"
     lines = [first]
     if shape is not None:

@@ -96,16 +96,16 @@ class LocalSource:
         with file.open("rb") as raw:
             packed = file.suffix == ".gz"
             stream = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw)), 1 << 20) if packed else raw
-            for row in _lines_or_items(cast("io.BufferedReader", stream)):
+            for row in _lines_or_items(cast("io.BufferedReader", stream), maybe_array=".json" in file.suffixes):
                 self._rows_read += 1
                 self._bytes_read = finished + max(1, raw.tell())
                 yield row
         self._bytes_read = finished + self._sizes[file]
 
 
-def _lines_or_items(stream: io.BufferedReader) -> Iterator[_Undecoded]:
-    """The rows of a JSON array or of JSON lines, whichever the text is."""
-    if stream.peek(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+def _lines_or_items(stream: io.BufferedReader, *, maybe_array: bool) -> Iterator[_Undecoded]:
+    """The rows of JSON lines, or of a JSON array where the text is one."""
+    if maybe_array and stream.peek(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
         try:
             for item in array_items(stream):
                 yield _given(item), b""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline import outputs, tokens
 from pipeline.files import content_hash
-from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect
+from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect, share
 from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
 from pipeline.prep.report import failure, sampled, success
@@ -145,8 +145,9 @@ class Prep:
             shape = detect(decoded)
         else:
             # Where no first row can be decoded, every row will be counted as what is wrong with it.
-            shape = Detected("messages" if name == "auto" else name, 1.0 if name != "auto" else 0.0, len(decoded))
-        note = f"shape {shape.shape}, {shape.sure:.0%} sure from {shape.rows} rows"
+            name = "messages" if name == "auto" else name
+            shape = Detected(name, share(name, decoded), len(decoded))
+        note = f"shape {shape.shape}: {shape.sure:.0%} of the first {shape.rows} rows read so"
         self._reporter.update("starting", note=note, force=True)
         return shape
 
@@ -169,7 +170,7 @@ class Prep:
         for row in rows:
             self._rows_read += 1
             if not draw.wants(row.position):
-                self._tally.drop(NOT_SAMPLED)
+                self._tally.skip()
             elif (conversation := self._understand(row, reader)) is not None:
                 if draw.holds(conversation.hash):
                     self._tally.drop("duplicate", row.position, conversation.preview())
@@ -222,11 +223,11 @@ class Prep:
         tally = self._tally
         if not tally.kept:
             raise UnusableError(failure(self._settings, tally).splitlines()[0])
-        share = tally.kept / tally.judged
-        if share < self._settings.min_kept_share:
+        usable = tally.usable / tally.judged
+        if usable < self._settings.min_kept_share:
             reason, count = tally.top_reason()
             raise UnusableError(
-                f"{tally.kept:,} of {tally.judged:,} kept, {share:.1%}, under the floor of "
+                f"{tally.usable:,} of {tally.judged:,} rows are usable, {usable:.1%}, under the floor of "
                 f"{self._settings.min_kept_share:.0%}: {reason} took {count:,}"
             )
 

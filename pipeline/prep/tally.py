@@ -27,6 +27,7 @@ class Tally:
     def __init__(self) -> None:
         self.kept = 0
         self.tokens = 0
+        self._skipped = 0
         self.dropped: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
         self.examples: dict[str, list[dict[str, Any]]] = {}
@@ -38,8 +39,18 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """Rows decided by what is in them."""
-        return self.read - self.dropped[NOT_SAMPLED]
+        """Rows somebody looked at, kept or not."""
+        return self.read - self._skipped
+
+    @property
+    def usable(self) -> int:
+        """Of those, the ones that are records, or would be had they been drawn."""
+        return self.kept + self.dropped[NOT_SAMPLED] - self._skipped
+
+    def skip(self) -> None:
+        """Count a row that was not drawn and that nobody looked at."""
+        self._skipped += 1
+        self.dropped[NOT_SAMPLED] += 1
 
     def keep(self, tokens: int) -> None:
         """Count a row that became a record of so many tokens."""

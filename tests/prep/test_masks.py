@@ -1,0 +1,102 @@
+"""The loss mask, proved by decoding what it covers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from pipeline import tokens
+from pipeline.prep import masks
+from pipeline.prep.masks import Sample
+from pipeline.prep.records import Message
+from pipeline.prep.shapes import RowError
+from pipeline.tokens import Tokenizer
+from tests.prep import small
+
+TALK = (
+    Message("system", "Be brief."),
+    Message("user", "One?"),
+    Message("assistant", "It is 1."),
+    Message("user", "\n\nTwo?"),
+    Message("assistant", "\nIt is 2, naïvely 二."),
+)
+
+
+def tokenizer_of(folder: Path, template: str) -> Tokenizer:
+    return tokens.load(str(small.make_tokenizer(folder, template)))
+
+
+def masked(tokenizer: Tokenizer, messages: tuple[Message, ...], turns: str = "assistant") -> tuple[Sample, list[str]]:
+    """The sample, and the texts of the parts that carry loss."""
+    (sample,) = masks.tokenize([masks.rendered(messages, tokenizer, turns)], tokenizer)  # type: ignore[arg-type]
+    assert isinstance(sample, Sample)
+    assert len(sample.input_ids) == len(sample.loss_mask)
+    groups = itertools.groupby(zip(sample.input_ids, sample.loss_mask, strict=True), key=lambda pair: pair[1])
+    return sample, [tokenizer.decode([token for token, _ in group]) for loss, group in groups if loss]
+
+
+@pytest.mark.parametrize("template", [small.CHATML, small.MARKED, small.OPENED], ids=["prefixes", "markers", "opened"])
+def test_loss_is_on_the_answers_and_their_end_tokens(tmp_path: Path, template: str) -> None:
+    tokenizer = tokenizer_of(tmp_path, template)
+    sample, written = masked(tokenizer, TALK)
+    assert written == ["It is 1.<|im_end|>", "\nIt is 2, naïvely 二.<|im_end|>"]
+    assert tokenizer.decode(sample.input_ids) == tokenizer.render(
+        [message.for_template() for message in TALK], generation_prompt=False
+    )
+    assert sample.unmasked_turns == 0
+
+
+def test_the_ids_before_an_answer_are_those_of_the_prompt(target: Path) -> None:
+    tokenizer = tokens.load(str(target))
+    sample, _ = masked(tokenizer, TALK)
+    (prompt,) = tokenizer.encode([masks.prompt_text(TALK[:2], tokenizer)])
+    assert sample.input_ids[: len(prompt)] == prompt
+    assert sample.loss_mask[: len(prompt)] == [0] * len(prompt)
+    assert sample.loss_mask[len(prompt)] == 1
+
+
+def test_thinking_the_template_forgets_carries_no_loss(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path, small.FORGETFUL)
+    thinking = (
+        *TALK[:2],
+        Message("assistant", "<think>1, or?</think>It is 1."),
+        TALK[3],
+        Message("assistant", "<think>y</think>2"),
+    )
+    sample, written = masked(tokenizer, thinking)
+    assert written == ["<think>y</think>2<|im_end|>"], "the first answer was never written as it stands in the prompt"
+    assert sample.unmasked_turns == 1
+
+
+def test_reasoning_is_written_by_the_target_too(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path, small.OPENED)
+    _, written = masked(tokenizer, (Message("user", "q"), Message("assistant", "a", "because")))
+    assert written == ["because\n</think>\n\na<|im_end|>"], "the prompt had opened the thinking"
+
+
+def test_everything_but_system(target: Path) -> None:
+    tokenizer = tokens.load(str(target))
+    _, written = masked(tokenizer, TALK, "all-but-system")
+    whole = tokenizer.render([message.for_template() for message in TALK], generation_prompt=False)
+    assert "".join(written) == whole.removeprefix("<|im_start|>system\nBe brief.<|im_end|>\n")
+
+
+def test_a_template_that_refuses_or_hides_is_a_reason(tmp_path: Path) -> None:
+    strict = tokenizer_of(tmp_path / "strict", small.STRICT)
+    with pytest.raises(RowError, match="the chat template refuses it: only user and assistant are known"):
+        masks.prompt_text(TALK[:2], strict)
+    deaf = tokenizer_of(tmp_path / "deaf", "{% for message in messages %}{{ '<|im_start|>' }}{% endfor %}")
+    with pytest.raises(RowError, match="leaves out the last turn"):
+        masks.prompt_text(TALK[:2], deaf)
+    with pytest.raises(RowError, match="no loss"):
+        masks.rendered(TALK, deaf, "assistant")
+
+
+def test_a_mask_that_is_all_1_or_all_0_is_refused(target: Path) -> None:
+    tokenizer = tokens.load(str(target))
+    every, none = masks.Rendered("some text", ((0, 9),)), masks.Rendered("some text", ())
+    for refused, word in zip(masks.tokenize([every, none], tokenizer), ("all 1", "all 0"), strict=True):
+        assert isinstance(refused, RowError)
+        assert word in str(refused)

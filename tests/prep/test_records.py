@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+import pytest
+
+from pipeline.prep.records import held_out, normalise, row_id, understand
+from pipeline.prep.roles import LABELS, printable, role_of, seen
+from pipeline.prep.shapes import RowError, Turn
+
+Q, A, S, T = Turn("human", "q"), Turn("gpt", "a"), Turn("system", "s"), Turn("function", "f")
+
+
+def roles(turns: list[Turn], kind: Literal["answers", "prompts"]) -> list[str]:
+    return [message.role for message in normalise(turns, kind)]
+
+
+def test_labels_in_every_writing() -> None:
+    assert role_of(" Human ") == "user"
+    assert role_of("FUNCTION RESPONSE") == role_of("function-response") == role_of("function_response") == "tool"
+    assert role_of("replier") is None
+    assert all(role_of(label) == role for role, labels in LABELS.items() for label in labels)
+
+
+def test_a_prompt_ends_where_the_target_is_to_write() -> None:
+    assert roles([S, Q, A], "prompts") == ["system", "user"]
+    assert roles([Q, A, Q, A], "prompts") == ["user", "assistant", "user"]
+    assert roles([Q, A, T, A], "prompts") == ["user", "assistant", "tool"]
+    assert roles([Q], "prompts") == ["user"]
+
+
+def test_a_sample_ends_with_what_the_target_wrote() -> None:
+    assert roles([S, Q, A, Q], "answers") == ["system", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "kind", "reason"),
+    [
+        ([], "prompts", "no turns"),
+        ([Turn("asker", "q")], "prompts", 'unknown role "asker"'),
+        ([Turn("a\x1b[31m\nb", "q")], "prompts", 'unknown role "a [31m b"'),
+        ([S, A], "prompts", "no user turn"),
+        ([Q], "answers", "no assistant turn"),
+        ([A, Q, A], "prompts", "begins with an assistant turn"),
+        ([A, Q], "answers", "begins with an assistant turn"),
+        ([Turn("user", None), A], "prompts", "an empty user turn"),
+        ([Q, Turn("ai", " ")], "answers", "an empty assistant turn"),
+        ([Turn("user", "\ud800")], "prompts", "undecodable: a lone surrogate in the text"),
+    ],
+)
+def test_unusable_turns_have_a_reason(turns: list[Turn], kind: Literal["answers", "prompts"], reason: str) -> None:
+    with pytest.raises(RowError) as error:
+        normalise(turns, kind)
+    assert str(error.value) == reason
+
+
+def test_an_empty_system_turn_is_no_turn_and_a_missing_answer_no_harm_to_a_prompt() -> None:
+    assert roles([Turn("system", None), Q, Turn("gpt", None)], "prompts") == ["user"]
+
+
+def conversation(row: dict[str, Any], turns: list[Turn], group: str | None = None) -> Any:
+    return understand(row, turns, position=7, kind="prompts", group=group, labels=Counter())
+
+
+def test_identity_is_the_sources_own_id_and_the_content() -> None:
+    one, other = conversation({"id": 12}, [Q]), conversation({"instance_id": "o__r-1\n"}, [Q, A])
+    assert (one.row, other.row) == ("12", "o__r-1")
+    assert one.hash == other.hash, "the answer is not part of a prompt"
+    assert conversation({}, [Q]).row == "7"
+    assert conversation({}, [Turn("user", "Q")]).hash != one.hash
+    assert row_id({"id": True, "uuid": ""}, 3) == "3"
+
+
+def test_a_group_is_on_one_side_whatever_the_dataset() -> None:
+    assert conversation({"repo": "o/r"}, [Q], "repo").group == "o/r"
+    assert conversation({}, [Q]).group == conversation({}, [Q]).hash
+    with pytest.raises(RowError, match="no value to group by"):
+        conversation({}, [Q], "repo")
+    share = sum(held_out(f"group {number}", 0.1) for number in range(10_000)) / 10_000
+    assert 0.09 < share < 0.11
+    assert not any(held_out(f"group {number}", 0.0) for number in range(1000))
+
+
+def test_labels_of_others_are_data() -> None:
+    assert printable("a\x1b]0;title\x07b\u202e") == "a ]0;title b"
+    assert len(printable("x" * 10_000_000)) == 40
+    labels = Counter({f"r{number:02}": 20 - number for number in range(14)})
+    assert seen(labels).startswith('"r00" 20, "r01" 19') and seen(labels).endswith("and 4 more")

@@ -1,0 +1,236 @@
+"""A prep from its rows to its output: what is kept, what is counted, what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import outputs, tokens
+from pipeline.files import file_hash
+from pipeline.prep import __main__ as command
+from tests.prep.small import run_prep, wait_until, write_lines
+
+
+def chat(number: int, user: str = "user", assistant: str = "assistant") -> dict[str, Any]:
+    return {
+        "messages": [
+            {"role": user, "content": f"What is {number} plus 1?"},
+            {"role": assistant, "content": f"It is {number + 1}."},
+        ]
+    }
+
+
+def balanced(outcome: Any) -> bool:
+    counts = [progress.datasets["T1"] for progress in outcome.progress if progress.datasets]
+    if outcome.result.datasets:
+        counts.append(outcome.result.datasets["T1"])
+    assert counts
+    return all(count.read == count.kept + sum(count.dropped.values()) for count in counts)
+
+
+def test_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    rows = [*(chat(number) for number in range(200)), chat(3), {"messages": []}, {"messages": [{"role": "x"}]}]
+    outcome = run_prep(monkeypatch, tmp_path, write_lines(tmp_path / "in.jsonl", rows), target, partition="long")
+    assert outcome.code == 0
+    count = outcome.result.datasets["T1"]
+    assert (count.read, count.kept) == (203, 200)
+    assert count.dropped == {'a turn without "role" and "content"': 1, "duplicate": 1, "no turns": 1}
+    assert balanced(outcome)
+    assert outcome.result.records == 200
+    assert outcome.result.message.startswith("200 of 203 kept")
+    assert outcome.manifest is not None
+    assert outcome.manifest["examples"]["duplicate"][0]["position"] == 200
+    assert outcome.manifest["files"]["records.jsonl"]["sha256"] == file_hash(tmp_path / "out" / "records.jsonl")
+    tokenizer = tokens.load(str(target))
+    record = outcome.records[3]
+    assert list(record) == [
+        "dataset", "row", "hash", "group", "heldout", "partition", "max_new_tokens", "prompt_ids", "messages",
+    ]  # fmt: skip
+    assert (record["dataset"], record["row"], record["partition"], record["max_new_tokens"]) == ("T1", "3", "long", 64)
+    assert record["messages"] == [{"role": "user", "content": "What is 3 plus 1?"}]
+    assert tokenizer.decode(record["prompt_ids"]) == (
+        "<|im_start|>user\nWhat is 3 plus 1?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert count.tokens == sum(len(record["prompt_ids"]) for record in outcome.records)
+
+
+def test_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(70)])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, kind="answers", heldout_share=0.2)
+    assert outcome.code == 0 and len(outcome.records) == 70
+    tokenizer = tokens.load(str(target))
+    for number, record in enumerate(outcome.records):
+        written = [token for token, loss in zip(record["input_ids"], record["loss_mask"], strict=True) if loss]
+        assert tokenizer.decode(written) == f"It is {number + 1}.<|im_end|>"
+    assert outcome.manifest is not None
+    assert 0 < outcome.manifest["heldout"] == sum(record["heldout"] for record in outcome.records) < 40
+
+
+def test_prompts_without_room_for_the_answer_are_counted_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    rows = [chat(1), {"messages": [{"role": "user", "content": "long " * 500}]}, chat(2)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, context_length=200, max_new_tokens=100)
+    assert outcome.result.datasets["T1"].dropped == {"too long": 1}
+    assert all(len(record["prompt_ids"]) <= 100 for record in outcome.records)
+
+
+def test_zero_records_name_the_roles_seen_and_expected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number, "asker", "replier") for number in range(240)])
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert outcome.code == 3
+    assert outcome.result.records == 0
+    assert outcome.result.message.startswith(
+        '0 of 240 kept: no user turn; roles seen: "asker" 240, "replier" 240; expected one of user, human, prompter'
+    )
+    assert outcome.result.datasets["T1"].dropped == {'unknown role "asker"': 240}
+    assert outcome.manifest is None and not outcome.records and not list((tmp_path / "out").iterdir())
+    assert "What is 0 plus 1?" in capfd.readouterr().err, "the log shows rows"
+
+
+def test_columns_nobody_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"asker": "q", "replier": "a"}] * 5)
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert (outcome.code, outcome.result.records) == (3, 0)
+    assert "asker: text, replier: text" in outcome.result.message
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, text: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(text)
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert (outcome.code, outcome.result.records) == (3, 0)
+    assert outcome.result.message == f"0 rows: {source} is empty"
+
+
+def test_nothing_decodable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("not json\n" * 100)
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert (outcome.code, outcome.result.records) == (3, 0)
+    assert outcome.result.message == "0 of 100 kept: undecodable: not JSON, 100 rows"
+    assert balanced(outcome)
+
+
+def test_a_share_under_the_floor_fails_with_the_top_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    rows = [chat(number, "user" if number % 4 == 0 else "prober") for number in range(100)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.5)
+    assert (outcome.code, outcome.result.records, outcome.manifest) == (3, 0, None)
+    assert outcome.result.message == (
+        '25 of 100 rows are usable, 25.0%, under the floor of 50%: unknown role "prober" took 75'
+    )
+    assert run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.25).code == 0
+
+
+def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    rows = [chat(number) if number % 10 else {"messages": None} for number in range(5000)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=100, min_kept_share=0.85)
+    assert outcome.code == 0
+    count = outcome.result.datasets["T1"]
+    assert (count.read, count.kept) == (5000, 100)
+    assert set(count.dropped) == {"not sampled", '"messages" is null'}
+    assert balanced(outcome)
+    positions = sorted(int(record["row"]) for record in outcome.records)
+    assert len(set(positions)) == 100 and positions[0] < 500 and positions[-1] > 4500
+    other = run_prep(monkeypatch, tmp_path, source, target, take=100, seed=1, out=tmp_path / "seed1")
+    assert {record["hash"] for record in other.records} != {record["hash"] for record in outcome.records}
+
+
+def test_done_is_done_and_other_settings_move_it_aside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(50)])
+    first = run_prep(monkeypatch, tmp_path, source, target)
+    records = tmp_path / "out" / "records.jsonl"
+    written = records.stat().st_mtime_ns
+    again = run_prep(monkeypatch, tmp_path, source, target)
+    assert again.result.message == "already done: 50 of 50 kept"
+    assert again.result.datasets == first.result.datasets | {"T1": again.result.datasets["T1"]}
+    assert records.stat().st_mtime_ns == written
+
+    other = run_prep(monkeypatch, tmp_path, source, target, max_new_tokens=32)
+    assert first.manifest is not None and other.manifest is not None
+    stale = tmp_path / f"out.stale-{first.manifest['content']}"
+    assert outputs.read_manifest(stale) == first.manifest
+    assert any(stale.name in progress.note for progress in other.progress)
+    assert {record["max_new_tokens"] for record in other.records} == {32}
+
+    write_lines(source, [chat(number) for number in range(51)])
+    assert len(run_prep(monkeypatch, tmp_path, source, target, max_new_tokens=32).records) == 51, (
+        "other rows, done anew"
+    )
+
+    records.write_bytes(records.read_bytes()[:-10])
+    assert len(run_prep(monkeypatch, tmp_path, source, target, max_new_tokens=32).records) == 51, "cut, done anew"
+
+
+def test_a_missing_source_and_a_missing_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    outcome = run_prep(monkeypatch, tmp_path, tmp_path / "none.jsonl", target)
+    assert outcome.code == 1 and "no such file or folder" in outcome.result.message
+    outcome = run_prep(monkeypatch, tmp_path, tmp_path / "none.jsonl", tmp_path / "no-target")
+    assert outcome.code == 1 and "not loaded" in outcome.result.message
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--kind", "prompts"], "needs --max-new-tokens"),
+        (["--kind", "prompts", "--max-new-tokens", "512"], "leaves no room for a prompt"),
+        (["--kind", "answers", "--template-json", "[1]"], "not a JSON object"),
+        (["--kind", "answers", "--heldout-share", "1"], "is not a share"),
+        (["--kind", "answers", "--take", "0"], "is not a positive number"),
+    ],
+)
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str], extra: list[str], words: str) -> None:
+    basis = ["--dataset", "T1", "--source", "s", "--target", "t", "--context-length", "512", "--out", "o"]
+    with pytest.raises(SystemExit) as end:
+        command.main([*basis, *extra])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def start(target: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
+    argv = [
+        sys.executable, "-m", "pipeline.prep", "--dataset", "T1", "--kind", "prompts", "--source", str(source),
+        "--target", str(target), "--context-length", "2048", "--max-new-tokens", "64", "--out", str(out),
+    ]  # fmt: skip
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "DRAFTDECK_PROGRESS": str(out.parent / "progress.jsonl")}
+    return subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL)
+
+
+def test_killed_and_started_again_gives_the_same_bytes(tmp_path: Path, target: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(8_000)])
+    calm, out = tmp_path / "calm" / "T1", tmp_path / "killed" / "T1"
+    calm.parent.mkdir()
+    out.parent.mkdir()
+    assert start(target, source, calm).wait(120) == 0
+    part = out / ".records.jsonl.part"
+    whole = (calm / "records.jsonl").stat().st_size
+    for share, number in ((0.0, signal.SIGTERM), (0.4, signal.SIGKILL)):
+        enough = share * whole
+        process = start(target, source, out)
+        wait_until(lambda: part.exists() and part.stat().st_size > enough, 60, "the records grow")  # noqa: B023
+        process.send_signal(number)
+        assert process.wait(30) != 0
+        assert not (out / "records.jsonl").exists() and not (out / "manifest.json").exists()
+        assert part.exists() == (number == signal.SIGKILL), "a prep that is asked to end leaves nothing"
+    assert start(target, source, out).wait(120) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "records.jsonl"]
+    for name in ("manifest.json", "records.jsonl"):
+        assert (out / name).read_bytes() == (calm / name).read_bytes()
+    assert json.loads((out / "manifest.json").read_bytes())["kept"] == 8_000
