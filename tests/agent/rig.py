@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import msgspec
@@ -37,22 +37,16 @@ from pipeline.protocol import (
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "rel1"
-Value = TypeVar("Value")
 
 NEVER = RestartPolicy(when="never")
 
 
-async def until(
-    look: Callable[[], Awaitable[Value] | Awaitable[Value | None] | Value | None],
-    *,
-    within: float = 15.0,
-    what: str = "",
-) -> Value:
-    """The first true value that ``look`` gives; fails after ``within`` seconds."""
+async def until(look: Callable[[], Any], *, within: float = 15.0, what: str = "") -> Any:
+    """The first true value that ``look`` gives, awaited if need be; fails after ``within`` seconds."""
     deadline = time.monotonic() + within
     while True:
         found = look()
-        value: Value | None = await found if isinstance(found, Awaitable) else found
+        value = await found if isinstance(found, Awaitable) else found
         if value:
             return value
         if time.monotonic() > deadline:
@@ -156,7 +150,8 @@ class Rig:
                 return status if status.state in states else None
             return None
 
-        return await until(look, within=within, what=f"{name} in {states}")
+        found: JobStatus = await until(look, within=within, what=f"{name} in {states}")
+        return found
 
     async def replaced(self, name: str, old: Process, *, within: float = 2.0) -> Process:
         """Wait until another process than ``old`` is agent or keeper."""
@@ -165,7 +160,8 @@ class Rig:
             found = self.holder(name)
             return found if found != old else None
 
-        return await until(look, within=within, what=f"a new {name}")
+        found: Process = await until(look, within=within, what=f"a new {name}")
+        return found
 
     async def attempted(self, name: str, number: int) -> JobStatus:
         """Wait until a job is in attempt ``number``."""
@@ -174,7 +170,8 @@ class Rig:
             status = await self.status(name)
             return status if status.attempt == number else None
 
-        return await until(look, what=f"attempt {number} of {name}")
+        found: JobStatus = await until(look, what=f"attempt {number} of {name}")
+        return found
 
     async def says(self, name: str, text: str) -> JobStatus:
         """Wait until a job's reason holds a text."""
@@ -183,11 +180,13 @@ class Rig:
             status = await self.status(name)
             return status if text in status.reason else None
 
-        return await until(look, what=f"{name}: {text}")
+        found: JobStatus = await until(look, what=f"{name}: {text}")
+        return found
 
     async def recorded(self, name: str, attempt: int = 1) -> Exit:
         """Wait for the exit record of an attempt, agent or not."""
-        return await until(lambda: read_exit(self.folder(name, attempt)), what=f"exit record of {name}")
+        found: Exit = await until(lambda: read_exit(self.folder(name, attempt)), what=f"exit record of {name}")
+        return found
 
     async def stream(self, since: int) -> AsyncIterator[StreamLine]:
         async with self.client.stream("GET", "/v1/events", params={"since": since}) as answer:

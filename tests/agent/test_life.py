@@ -40,8 +40,11 @@ async def test_an_upgrade_keeps_running_jobs_on_their_release(agent: Rig) -> Non
 
     await until(moved)
     assert await agent.status("a") == before
-    command = Path(f"/proc/{agent.holder('keeper').pid}/cmdline").read_bytes()  # type: ignore[union-attr]
-    assert b"/releases/rel2/" in command
+    assert keeper == agent.holder("keeper") and b"/releases/rel2/" in command_line(keeper.pid)
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize(("part", "reason"), [(1, "container restarted"), (0, "host rebooted")])
@@ -157,8 +160,8 @@ async def test_memory_decides_who_starts(agent: Rig) -> None:
     limit = (await agent.state()).beat.host.memory_limit  # type: ignore[union-attr]
     most = int(0.6 * limit)
     await agent.apply(*(shell(name, "exec sleep 100", resources=Resources(most)) for name in ("a", "b")))
-    state = await until(lambda: _settled(agent))
-    assert sorted(state) == [S.QUEUED, S.RUNNING]
+    states = await until(lambda: _settled(agent))
+    assert sorted(states) == [S.QUEUED, S.RUNNING]
     first, second = ("a", "b") if (await agent.status("a")).state is S.RUNNING else ("b", "a")
     assert "left" in (await agent.status(second)).reason
     await agent.act(first, "stop")
@@ -178,16 +181,19 @@ async def test_the_bridge_carries_a_request_and_ends_with_its_reader(agent: Rig)
     assert (
         done.returncode == 0 and done.stdout.startswith(b"HTTP/1.1 200") and str(agent.workdir).encode() in done.stdout
     )
+    await asyncio.to_thread(read_a_line_and_leave, [*command, "--read-only"])
 
-    # A stream goes on after stdin has ended nothing, and the bridge ends when its reader has gone.
-    bridge = subprocess.Popen([*command, "--read-only"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+def read_a_line_and_leave(command: list[str]) -> None:
+    """A stream ends with the bridge when its reader has gone, though stdin is still open."""
+    bridge = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert bridge.stdin is not None and bridge.stdout is not None
     bridge.stdin.write(b"GET /v1/events?since=0 HTTP/1.1\r\nHost: a\r\n\r\n")
     bridge.stdin.flush()
-    assert await asyncio.to_thread(bridge.stdout.readline) == b"HTTP/1.1 200 OK\r\n"
+    assert bridge.stdout.readline() == b"HTTP/1.1 200 OK\r\n"
     began = time.monotonic()
     bridge.stdout.close()
-    assert await asyncio.to_thread(bridge.wait, 10) == 0
+    assert bridge.wait(10) == 0
     assert time.monotonic() - began < 1.0
     bridge.stdin.close()
 
