@@ -15,6 +15,7 @@ from pipeline.files import complete_lines
 T = TypeVar("T")
 
 RECORDS: Final = "records.jsonl"
+ERRORS: Final = "errors.jsonl"
 
 
 class MergeError(Exception):
@@ -50,6 +51,15 @@ class Answer(msgspec.Struct):
     key: str
     output_ids: list[int]
     finish: str
+    prompt_hash: str = ""
+
+
+class SetAside(msgspec.Struct):
+    """A line of generate's errors: a prompt the server would refuse again, if ``permanent``."""
+
+    key: str
+    reason: str
+    permanent: bool
     prompt_hash: str = ""
 
 
@@ -110,6 +120,20 @@ def _records(prep: Prep, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
             yield decoder.decode(line)
         except msgspec.DecodeError as error:
             raise MergeError(f"{prep.folder / RECORDS} line {number}: {error}; run its prep again") from error
+
+
+def set_aside(folder: Path) -> dict[str, SetAside]:
+    """The prompts that generate gave up for good, by key; the last word on each counts."""
+    decoder = msgspec.json.Decoder(SetAside)
+    found: dict[str, SetAside] = {}
+    for line in complete_lines(folder / ERRORS):
+        try:
+            one = decoder.decode(line)
+        except msgspec.DecodeError:
+            continue  # its prompt is missing then, and named as such
+        if one.permanent:
+            found[one.key] = one
+    return found
 
 
 class Answers:

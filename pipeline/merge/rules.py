@@ -18,9 +18,12 @@ def refusal(output_ids: Sequence[int], finish: str, special: Collection[int]) ->
     """Why an answer is not used; "" for one that is. One cut by its budget (``length``) is used."""
     if finish not in ("stop", "length"):
         return ABORTED
-    if all(token in special for token in output_ids):
+    end = len(output_ids)
+    while end and output_ids[end - 1] in special:
+        end -= 1
+    if not end:
         return EMPTY
-    if repetitive(output_ids):
+    if repetitive(output_ids[:end]):
         return REPETITIVE
     return ""
 
@@ -32,7 +35,6 @@ def repetitive(output_ids: Sequence[int]) -> bool:
         return False
     for period in range(1, min(PERIOD, least // 2) + 1):
         looped = period
-        # An end token after the loop does not make it one the less.
         last = len(output_ids) - 1
         while looped <= last and output_ids[last - looped] == output_ids[last - looped + period]:
             looped += 1

@@ -14,7 +14,7 @@ import msgspec
 from pipeline import outputs, tokens
 from pipeline.files import content_hash, file_hash, write_atomically
 from pipeline.merge import inputs, rules
-from pipeline.merge.inputs import Answers, MergeError, Prep, key_of
+from pipeline.merge.inputs import Answers, MergeError, Prep, SetAside, key_of
 from pipeline.merge.vocabulary import VocabularyCount
 from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
@@ -56,6 +56,12 @@ class Count:
     lost: dict[str, int] = field(default_factory=dict)  # reason to answer tokens
     answered: int = 0  # answer tokens, kept or lost
 
+    def drop(self, reason: str, tokens: int) -> None:
+        """Count a row that is left out, and the answer tokens that go with it."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        if tokens:
+            self.lost[reason] = self.lost.get(reason, 0) + tokens
+
     def public(self) -> DatasetCount:
         """For a progress line."""
         read = self.kept + sum(self.dropped.values())
@@ -88,6 +94,7 @@ class Merge:
         self._vocabulary = VocabularyCount()
         self._target_size = 0
         self._special: frozenset[int] = frozenset()
+        self._set_aside: dict[str, SetAside] = {}
 
     def counts(self) -> dict[str, DatasetCount]:
         """Rows by dataset, for a progress line."""
@@ -112,6 +119,9 @@ class Merge:
             for prep in preps
             if prep.kind == "prompts" and (path := self._responses(prep)).is_file()
         }
+        if settings.responses is not None and (errors := settings.responses / inputs.ERRORS).is_file():
+            answered[inputs.ERRORS] = {"bytes": errors.stat().st_size, "sha256": file_hash(errors)}
+            self._set_aside = inputs.set_aside(settings.responses)
         rule = {"format": FORMAT, "draft_vocab": settings.draft_vocab, "target_size": self._target_size}
         content = content_hash([rule, made_of, answered])
         if (manifest := outputs.done(settings.out, content)) is not None and self._affordable(manifest["lost_share"]):
@@ -189,16 +199,21 @@ class Merge:
             for record in inputs.prompts(prep):
                 key = key_of(record)
                 answer = answers.take(key)
+                prompt_hash = content_hash(record.prompt_ids)
                 if answer is None:
-                    missing.append(key)
+                    refused = self._set_aside.get(key)
+                    if refused is None or refused.prompt_hash not in ("", prompt_hash):
+                        missing.append(key)
+                    else:
+                        count.drop(f"set aside by generate: {refused.reason[:80]}", 0)
+                        self._progress()
                     continue
-                if answer.prompt_hash and answer.prompt_hash != content_hash(record.prompt_ids):
+                if answer.prompt_hash not in ("", prompt_hash):
                     raise MergeError(f"{key}: its answer in {path} is to another prompt; run generate again")
                 count.answered += len(answer.output_ids)
                 reason = rules.refusal(answer.output_ids, answer.finish, self._special)
                 if reason:
-                    count.dropped[reason] = count.dropped.get(reason, 0) + 1
-                    count.lost[reason] = count.lost.get(reason, 0) + len(answer.output_ids)
+                    count.drop(reason, len(answer.output_ids))
                     self._progress()
                     continue
                 count.truncated += answer.finish == "length"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
         "already hold its answers. Every row that is read is kept or dropped for a reason that is counted.",
     )
     add = parser.add_argument
-    add("--dataset", required=True, metavar="NAME", help="the dataset's name in the run, e.g. B5")
+    add("--dataset", required=True, type=_name, metavar="NAME", help="the dataset's name in the run, e.g. B5")
     add("--kind", required=True, choices=("answers", "prompts"), help="holds the target's own answers, or prompts only")
     add("--source", required=True, metavar="ID_OR_PATH", help="a file or folder (JSONL, JSON, Parquet), or a hub id")
     add("--config", metavar="C", help="the hub dataset's configuration")
@@ -84,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pipeline.prep.stage import run
 
     return run(Settings(**arguments))
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot name a file; use letters, digits, '.', '_', '-'")
+    return text
 
 
 def _positive(text: str) -> int:

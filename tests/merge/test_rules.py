@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.merge.rules import loss_mask, refusal, repetitive
+from pipeline.merge.vocabulary import VocabularyCount
+
+END = 2
+
+
+def test_what_is_refused() -> None:
+    answer = list(range(10, 60))
+    assert refusal([*answer, END], "stop", {END}) == ""
+    assert refusal(answer, "length", {END}) == ""
+    assert refusal(answer, "abort", {END}) == "aborted"
+    assert refusal([], "stop", {END}) == refusal([END], "stop", {END}) == "empty"
+    assert refusal([*answer, *[7, 8, 9] * 40, END], "length", {END}) == "repetitive"
+
+
+def test_loops() -> None:
+    assert repetitive([5] * 64) and not repetitive([5] * 63)
+    assert repetitive([*range(100, 130), *range(30), *[1, 2] * 50])
+    assert not repetitive([*range(1000), *[1, 2] * 50]), "a short tail of a long answer"
+    assert not repetitive([number % 65 for number in range(500)]), "a period longer than is looked for"
+    assert repetitive([number % 64 for number in range(500)])
+
+
+@given(st.lists(st.integers(0, 40), max_size=300))
+def test_a_loop_is_never_seen_in_less_than_64_tokens(ids: list[int]) -> None:
+    if repetitive(ids):
+        assert len(ids) >= 64
+        tail = ids[-max(64, len(ids) // 2) :]
+        assert any(tail[period:-1] == tail[: -period - 1] for period in range(1, 65))
+
+
+def test_a_cut_answer_has_no_loss_on_its_last_position() -> None:
+    assert loss_mask(2, 3, "stop") == [0, 0, 1, 1, 1]
+    assert loss_mask(2, 3, "length") == [0, 0, 1, 1, 0]
+    assert loss_mask(2, 0, "length") == [0, 0]
+
+
+def test_the_vocabulary_is_counted_where_there_is_loss() -> None:
+    count = VocabularyCount()
+    count.add([9, 9, 9, 4, 4, 3, 7], [0, 0, 0, 1, 1, 1, 1])
+    chosen = count.chosen(2, 10)
+    assert chosen["ids"] == [4, 3], "of equals, the lower id"
+    assert chosen["coverage"] == 0.75 and chosen["tokens"] == 4
+    filled = count.chosen(6, 10)
+    assert filled["ids"] == [4, 3, 7, 0, 1, 2] and filled["filled"] == 3 and filled["coverage"] == 1.0
+    assert count.chosen(100, 10)["size"] == 10
