@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -227,7 +226,7 @@ def report_markdown(snapshot: Snapshot, now: float | None = None) -> str:
     """A summary for those who do not sit at the console: done, counts, what runs, ETA, problems, next."""
     now = _moment(snapshot, now)
     said = attention(snapshot, now)
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.at)) if snapshot.at else "no data"
+    made = fmt.clock(snapshot.at, "%Y-%m-%d %H:%M") if snapshot.at else "no data"
     jobs = snapshot.jobs
     done = [row for row in jobs if row.state is JobState.DONE]
     lines = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Final
 
 from pipeline.protocol import Eta
@@ -115,6 +116,14 @@ def age(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else duration(seconds)
+
+
+def clock(at: float, form: str = "%H:%M:%S") -> str:
+    """A wall time of the container as this machine's clocks would show it."""
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return NOTHING
 
 
 def _eta_unit(seconds: float) -> tuple[float, str]:

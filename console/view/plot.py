@@ -45,8 +45,8 @@ def braille(values: Sequence[float | None], width: int, height: int, top: float 
     levels = height * 4
     heights = [
         0
-        if value is None or not math.isfinite(value) or ceiling <= 0
-        else max(1 if value > 0 else 0, min(levels, round(value / ceiling * levels)))
+        if value is None or not math.isfinite(value)
+        else max(1 if value > 0 else 0, round(_share(value, ceiling) * levels))
         for value in values[: 2 * width]
     ]
     heights += [0] * (2 * width - len(heights))
@@ -68,12 +68,14 @@ def blocks(values: Sequence[float | None], top: float | None = None) -> str:
     """One row of eight-level blocks, a character a value; a space where there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     ceiling = top if top is not None else max(known, default=0.0)
-    drawn = []
-    for value in values:
-        if value is None or not math.isfinite(value):
-            drawn.append(" ")
-        elif ceiling <= 0:
-            drawn.append(_BLOCKS[0])
-        else:
-            drawn.append(_BLOCKS[max(0, min(7, math.ceil(value / ceiling * 8) - 1))])
-    return "".join(drawn)
+    return "".join(
+        " " if value is None or not math.isfinite(value) else _BLOCKS[max(0, math.ceil(_share(value, ceiling) * 8) - 1)]
+        for value in values
+    )
+
+
+def _share(value: float, ceiling: float) -> float:
+    """How far up to ``ceiling`` a value reaches, 0 to 1."""
+    if not math.isfinite(value) or not math.isfinite(ceiling) or ceiling <= 0:
+        return 0.0
+    return min(max(value, 0.0), ceiling) / ceiling

@@ -162,7 +162,7 @@ def running_jobs() -> tuple[dict[str, JobStatus], dict[str, JobSample]]:
         memory=690 * GB,
         processes=11,
         server=ServerSample("answers a canned prompt", True, 150, 12, 0.71, 828.0, None, 81_000_000, 150),
-        last_line="Decode batch. #running-req: 150, #token: 1182211, token usage: 0.71, gen throughput (token/s): 828.4",
+        last_line="Decode batch. #running-req: 150, #token: 1182211, token usage: 0.71, throughput (token/s): 828.4",
         log_bytes=612_000_000,
     )
     statuses["generate"] = JobStatus("generate", JobState.RUNNING, attempt=1, started_at=AT - 26 * HOUR, pid=3011)

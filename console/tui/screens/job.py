@@ -18,7 +18,6 @@ from console.tui.screens.base import DeckScreen
 from console.tui.screens.moving import Moving
 from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
-from console.tui.widgets.events import clock
 from console.tui.widgets.pane import Piece, joined, line, lines
 from console.view import Tone, attention
 from console.view import format as fmt
@@ -226,7 +225,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
     yield from _section("Attempts")
     yield line((f"  {'':>3}  {'began':<9}{'ran':>12}  {'ended':<12}{'peak':>8}{'log':>8}  reason", "$faint"))
     for each in sorted(attempts, key=lambda one: -one.number)[:20]:
-        began = clock(each.started_at) if each.started_at is not None else fmt.NOTHING
+        began = fmt.clock(each.started_at) if each.started_at is not None else fmt.NOTHING
         ran = each.ended_at - each.started_at if each.ended_at is not None and each.started_at is not None else None
         end = f"signal {each.signal}" if each.signal is not None else ""
         end = end or (f"exit {each.exit_code}" if each.exit_code is not None else clean(each.state, 11))

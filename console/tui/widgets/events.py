@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 from textual.content import Content
 from textual.geometry import Size
 
 from console.tui.palette import TONES
 from console.tui.widgets.pane import Pane, fit, line
 from console.view import Snapshot
+from console.view import format as fmt
 from console.view.text import clean
 from pipeline.protocol import Event
 
 SHOWN = 200
-
-
-def clock(at: float) -> str:
-    """A wall time of the container on this machine's clock face: "14:02:41"."""
-    try:
-        return time.strftime("%H:%M:%S", time.localtime(at))
-    except (ValueError, OverflowError, OSError):
-        return "--:--:--"
 
 
 def event_line(event: Event, width: int) -> Content:
@@ -30,7 +21,7 @@ def event_line(event: Event, width: int) -> Content:
     text, job = clean(event.text, 300), clean(event.job, 60)
     named = f"{job} " if job and job not in text else ""
     by = f" ({clean(event.by, 40)})" if event.by else ""
-    return fit(line((f"{clock(event.at)} ", "$faint"), (named, tone), (text, tone), (by, "$faint")), width)
+    return fit(line((f"{fmt.clock(event.at)} ", "$faint"), (named, tone), (text, tone), (by, "$faint")), width)
 
 
 class EventsPane(Pane):

@@ -1,0 +1,73 @@
+"""The first line: the worst thing first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from console.view import LinkView, Tone, attention, fold
+from console.view.attention import dependents
+from pipeline.protocol import Event, JobState, JobStatus, StreamLine
+from tests.view import scenario
+
+
+def test_a_failure_comes_before_everything_but_the_link() -> None:
+    said = attention(scenario.live(0.0), 1.0)
+    assert said.tone is Tone.BAD
+    assert said.needed
+    assert said.job == "prep:B5"
+    assert said.text.startswith("1 needs you: prep:B5 empty: 0 of 114,000: no user turn; roles seen: human, gpt")
+    assert said.text.endswith("6 jobs wait for it")
+    assert said.keys == "R restarts it"
+
+
+def test_the_failure_that_most_jobs_wait_for_is_named() -> None:
+    said = attention(scenario.all_crashed(0.0), 1.0)
+    assert said.text.startswith("17 need you: ")
+    assert said.keys == "R restarts all"
+    assert dependents(said.job, scenario.all_crashed(0.0).jobs) == 6
+
+
+def test_a_lost_link_says_since_when_and_what_is_tried() -> None:
+    snapshot = replace(scenario.live(0.0), link=LinkView("lost", 10.0, "trying gpu-3:22 again in 4 s"))
+    said = attention(snapshot, 75.0)
+    assert said.text.startswith("link to gpu-3 lost 1 m 05 s ago: trying gpu-3:22 again in 4 s")
+    assert "figures are 1 m 15 s old, jobs go on" in said.text
+
+
+def test_a_refusal_offers_a_key() -> None:
+    snapshot = replace(scenario.started(0.0), link=LinkView("refused", 0.0, "host key changed"))
+    said = attention(snapshot, 5.0)
+    assert (said.text, said.keys, said.needed) == ("gpu-3 refused: host key changed", "c tries again", True)
+
+
+def test_stale_data_is_said_before_what_the_data_say() -> None:
+    said = attention(scenario.live(0.0), 12.0)
+    assert said.tone is Tone.WARN
+    assert said.text.startswith("stale: nothing heard from the agent for 12 s")
+
+
+def test_a_job_that_starts_again_by_itself_needs_nobody() -> None:
+    status = JobStatus("generate", JobState.BACKOFF, "exit code 1, again in 8 s")
+    line = StreamLine(event=Event(99, 0.0, "state", "", "generate", status=status))
+    said = attention(fold(scenario.all_well(0.0), line, 0.0), 1.0)
+    assert said.tone is Tone.WARN
+    assert not said.needed
+    assert "starts again by itself" in said.text
+
+
+def test_well_and_empty() -> None:
+    said = attention(scenario.all_well(0.0), 1.0)
+    assert said.tone is Tone.GOOD
+    assert said.text == "all well: 1 running, 1 ready, 5 waiting, 10 done"
+    assert attention(scenario.empty_run(0.0), 1.0).text.startswith("no plan on this host yet")
+    assert attention(scenario.started(0.0), 1.0).text.startswith("connecting to gpu-3")
+
+
+def test_tight_memory_and_a_missing_keeper_are_said() -> None:
+    well = scenario.all_well(0.0)
+    assert well.beat is not None
+    assert well.agent is not None
+    tight = replace(scenario.HOST, memory_used=950 * scenario.GB)
+    assert "memory nearly full: 950 / 960 GB" in attention(replace(well, beat=replace(well.beat, host=tight)), 1.0).text
+    alone = replace(well, agent=replace(well.agent, keeper=False))
+    assert "keeper" in attention(alone, 1.0).text

@@ -1,0 +1,142 @@
+"""Snapshots from messages: what is folded, and that no order of messages can break it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from console import report
+from console.view import LinkView, Message, Snapshot, attention, fold
+from pipeline.protocol import (
+    Beat,
+    Event,
+    History,
+    JobSample,
+    JobState,
+    JobStatus,
+    Progress,
+    State,
+    StreamLine,
+)
+from tests.view import scenario
+
+
+def event(seq: int, name: str, state: JobState) -> StreamLine:
+    return StreamLine(event=Event(seq, scenario.AT, "state", f"{name} {state}", name, status=JobStatus(name, state)))
+
+
+def test_a_state_gives_rows_in_plan_order() -> None:
+    snapshot = scenario.live(100.0)
+    assert [row.name for row in snapshot.jobs] == [job.name for job in scenario.PLAN.jobs]
+    assert snapshot.run == "kimi-k2.5-eagle3"
+    assert snapshot.age(102.5) == 2.5
+    assert not snapshot.stale(106.0)
+    assert snapshot.stale(106.1)
+
+
+def test_an_event_changes_one_job_and_is_newest_first() -> None:
+    before = scenario.live(100.0)
+    after = fold(before, event(7, "prep:B4", JobState.RUNNING), 101.0)
+    row = after.job("prep:B4")
+    assert row is not None
+    assert row.state is JobState.RUNNING
+    assert after.events[0].seq == 7
+    assert after.seq == 7
+    old = before.job("prep:B4")
+    assert old is not None
+    assert old.state is JobState.QUEUED
+
+
+def test_an_event_seen_before_changes_nothing_but_the_age() -> None:
+    before = scenario.live(100.0)
+    after = fold(before, event(3, "generate", JobState.FAILED), 109.0)
+    assert after == replace(before, received=109.0)
+
+
+def test_a_state_after_a_break_keeps_the_events_seen() -> None:
+    before = fold(scenario.live(100.0), event(7, "prep:B4", JobState.RUNNING), 101.0)
+    later = replace(
+        scenario.state_of(*scenario.running_jobs()), seq=9, events=(Event(9, scenario.AT, "agent", "back"),)
+    )
+    after = fold(before, later, 160.0)
+    assert [each.seq for each in after.events] == [9, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_new_journal_forgets_the_events_of_the_old_one() -> None:
+    before = scenario.live(100.0)
+    fresh = replace(scenario.state_of({}, {}), seq=1, events=(Event(1, scenario.AT, "agent", "started"),))
+    assert [each.seq for each in fold(before, fresh, 101.0).events] == [1]
+
+
+def test_time_stands_still_when_data_is_old() -> None:
+    snapshot = scenario.live(100.0)
+    row = snapshot.job("generate")
+    assert row is not None
+    assert row.up_s == 26 * 3600.0
+    assert snapshot.run_time == 31 * 3600.0
+    later = fold(snapshot, StreamLine(beat=Beat(scenario.AT + 60, 6, scenario.HOST, {})), 160.0)
+    moved = later.job("generate")
+    assert moved is not None
+    assert moved.up_s == 26 * 3600.0 + 60
+
+
+def test_beats_extend_the_curve_and_never_without_bound() -> None:
+    snapshot = scenario.empty_run(0.0)
+    for step in range(2500):
+        progress = Progress(step, "answers", figures={"tok_s": float(step)})
+        beat = Beat(float(step), 6, None, {"generate": JobSample(progress=progress)})
+        snapshot = fold(snapshot, StreamLine(beat=beat), float(step))
+    history = snapshot.history["generate", "tok_s"]
+    assert history.values[-1] == 2499.0
+    assert len(history.values) == len(history.at) == 2000
+
+
+def test_a_filling_disk_says_when_it_is_full() -> None:
+    snapshot = Snapshot(run="r", host_label="h")
+    for minute in range(20):
+        host = replace(scenario.HOST, disk_free=1_000_000 - minute * 10_000)
+        snapshot = fold(snapshot, StreamLine(beat=Beat(minute * 60.0, 0, host, {})), minute * 60.0)
+    assert snapshot.disk_left_s is not None
+    assert math.isclose(snapshot.disk_left_s, 81 * 60.0)
+
+
+def test_a_job_that_left_the_plan_is_still_shown() -> None:
+    snapshot = fold(scenario.live(0.0), event(7, "prep:old", JobState.STOPPING), 1.0)
+    assert snapshot.jobs[-1].name == "prep:old"
+    assert not snapshot.jobs[-1].in_plan
+
+
+names = st.sampled_from([job.name for job in scenario.PLAN.jobs] + ["\x1b[31mstranger", ""])
+statuses = st.builds(JobStatus, name=names)
+lines = st.builds(
+    StreamLine,
+    event=st.none() | st.builds(Event, job=names, status=st.none() | statuses),
+    beat=st.none() | st.builds(Beat, jobs=st.dictionaries(names, st.builds(JobSample), max_size=4)),
+)
+states = st.builds(
+    State,
+    plan=st.none() | st.just(scenario.PLAN),
+    jobs=st.dictionaries(names, statuses, max_size=5),
+    beat=st.builds(Beat, jobs=st.dictionaries(names, st.builds(JobSample), max_size=3)),
+    events=st.lists(st.builds(Event, job=names), max_size=3).map(tuple),
+)
+messages = st.one_of(lines, states, st.builds(History, job=names), st.builds(LinkView))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(messages, max_size=6))
+def test_no_order_of_messages_breaks_the_snapshot(told: list[Message]) -> None:
+    snapshot = Snapshot(run="r", host_label="h")
+    now = 0.0
+    for message in told:
+        now += 1.0
+        snapshot = fold(snapshot, message, now)
+        assert attention(snapshot, now).text
+    assert report.status_text(snapshot, now)
+    assert report.report_markdown(snapshot, now)
+    assert report.status_json(snapshot, now)
+    assert report.exit_code(snapshot, now) in (0, 1, 3, 4, 5)
+    assert all("\x1b" not in row.name + row.why + row.last_line for row in snapshot.jobs)

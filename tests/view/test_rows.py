@@ -1,0 +1,87 @@
+"""What the rows say about jobs, datasets, servers and inference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from console.view import Snapshot, fold
+from console.view.jobs import JobRow
+from pipeline.protocol import JobSample, JobState, JobStatus, ServerSample
+from tests.view import scenario
+
+
+def row_of(snapshot: Snapshot, name: str) -> JobRow:
+    row = snapshot.job(name)
+    assert row is not None
+    return row
+
+
+def test_a_reason_for_every_state() -> None:
+    snapshot = scenario.live(0.0)
+    assert row_of(snapshot, "prep:A1").why == "2,800 of 2,809 kept"
+    assert row_of(snapshot, "prep:B4").why == "needs 92 GB, 61 GB left"
+    assert row_of(snapshot, "serve:baseline").why == "150 running, 12 queued, KV 71 %"
+    assert row_of(snapshot, "generate").why.startswith("B3: answers 1.4 × as long as the pilot's · answers: 36,120 of")
+    assert row_of(snapshot, "merge").why == "needs generate done"
+
+
+def test_a_signal_is_named_where_nothing_else_is_known() -> None:
+    statuses = {"generate": JobStatus("generate", JobState.FAILED, signal=9)}
+    snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, {}), 0.0)
+    assert row_of(snapshot, "generate").why == "ended by signal 9"
+
+
+def test_a_loading_server_says_how_far_it_is() -> None:
+    statuses = {"serve:baseline": JobStatus("serve:baseline", JobState.STARTING, started_at=scenario.AT - 90)}
+    samples = {"serve:baseline": JobSample(server=ServerSample("loading weights, 31 of 61 layers"))}
+    snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, samples), 0.0)
+    assert row_of(snapshot, "serve:baseline").why == "loading weights, 31 of 61 layers"
+    assert snapshot.servers[0].step == "loading weights, 31 of 61 layers"
+
+
+def test_figures_of_an_ended_job_are_not_shown_as_if_it_ran() -> None:
+    statuses, samples = scenario.running_jobs()
+    statuses["generate"] = replace(statuses["generate"], state=JobState.FAILED, ended_at=scenario.AT)
+    snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, samples), 0.0)
+    row = row_of(snapshot, "generate")
+    assert (row.memory, row.cpu_percent, row.rate, row.eta) == (None, None, None, None)
+    assert snapshot.inference is not None
+    assert snapshot.inference.tok_s is None
+    assert snapshot.inference.mean_tokens == 788.0
+
+
+def test_datasets_count_rows_reasons_and_answers() -> None:
+    datasets = {row.name: row for row in scenario.live(0.0).datasets}
+    assert list(datasets) == ["A1", "A2", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8"]
+    empty = datasets["B5"]
+    assert (empty.read, empty.kept, empty.dropped) == (114_000, 0, 114_000)
+    assert empty.reasons[0] == ("no user turn", 113_200)
+    assert (datasets["B3"].answered, datasets["B3"].to_answer) == (4900, 12000)
+    assert datasets["A1"].answered is None
+
+
+def test_a_dataset_that_has_not_reported_is_listed() -> None:
+    snapshot = fold(scenario.started(0.0), scenario.state_of({}, {}), 0.0)
+    assert [row.name for row in snapshot.datasets][:2] == ["A1", "A2"]
+    assert not any(row.reported for row in snapshot.datasets)
+
+
+def test_inference_is_the_generate_job() -> None:
+    figure = scenario.live(0.0).inference
+    assert figure is not None
+    assert (figure.tok_s, figure.done, figure.total, figure.errors) == (828.0, 36120, 83288, 0.0)
+    assert figure.eta is not None
+    assert len(figure.history.at) == 300
+
+
+def test_the_run_waits_for_the_longest_job() -> None:
+    slow = scenario.live(0.0).longest
+    assert slow is not None
+    assert slow.name == "generate"
+
+
+def test_the_run_time_ends_with_the_last_job() -> None:
+    statuses = {job.name: scenario.done(job.name, 10)[0] for job in scenario.PLAN.jobs}
+    snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, {}), 0.0)
+    assert snapshot.run_time is not None
+    assert abs(snapshot.run_time - 0.6 * 3600) < 1
