@@ -52,7 +52,7 @@ def items(stride: int, offset: int, count: int) -> list[Item]:
     while len(chosen) < count:
         if number >= len(documented) * len(TEMPLATES):
             raise ValueError(f"there is text for {len(chosen):,} questions a dataset, not for {count:,}")
-        name, summary = documented[(number * stride + offset + number // len(documented)) % len(documented)]
+        name, summary = documented[(offset * len(documented) // stride + number) % len(documented)]
         question = TEMPLATES[number // len(documented)].format(name=f"`{name}`")
         chosen.append(Item(question, summary))
         number += 1
