@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from pipeline.agent import locks, paths
-from pipeline.agent.identity import Process
+from pipeline.agent import launch, locks, paths
+from pipeline.agent.identity import Process, alive, read_stat, send
 from pipeline.agent.records import Exit, read_exit
 from pipeline.protocol import (
     ActionReply,
@@ -105,9 +105,15 @@ class Rig:
         return answer
 
     async def start(self) -> int:
-        answer = await asyncio.to_thread(self.call, "start")
-        assert answer["ok"], (answer, self.log())
-        return int(answer["pid"])
+        """Start keeper and agent unless they run; the agent's pid once it answers."""
+        launch.spawn_keeper(self.workdir, self.runtime)
+
+        async def answers() -> int | None:
+            with contextlib.suppress(httpx.TransportError):
+                return (await self.state()).agent.pid
+            return None
+
+        return int(await until(answers, what=f"an agent ({self.log()})"))
 
     def log(self) -> str:
         path = self.runtime / "agent.log"
@@ -198,14 +204,20 @@ class Rig:
         return Path(paths.attempt_dir(self.workdir, name, attempt))
 
     async def close(self) -> None:
+        """Kill everything, the keeper first: it would start the agent again."""
         await self.client.aclose()
-        await asyncio.to_thread(
-            subprocess.run, self.command("stop", "--jobs"), env=self.environment, capture_output=True
-        )
+        for name in ("keeper", "agent"):
+            process = self.holder(name)
+            if process is not None:
+                send(process, signal.SIGKILL)
+                while alive(process):
+                    await asyncio.sleep(0.01)
         # Whatever a test left behind carries its work directory in its environment or command line.
-        for pid in survivors(self.workdir):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        while pids := survivors(self.workdir):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.01)
 
 
 def survivors(workdir: Path) -> list[int]:
@@ -215,6 +227,9 @@ def survivors(workdir: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
+                stat = read_stat(int(entry.name))
+                if stat is None or stat[0] in "ZX":
+                    continue
                 if mark in (entry / "cmdline").read_bytes() or mark in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
     return found

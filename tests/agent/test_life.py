@@ -220,6 +220,7 @@ async def test_a_runtime_directory_open_to_others_is_refused(rig: Rig) -> None:
 
 
 async def test_the_start_script_brings_the_agent_back(agent: Rig) -> None:
+    assert (await asyncio.to_thread(agent.call, "start"))["ok"]
     assert (await asyncio.to_thread(agent.call, "stop"))["ok"]
     script = agent.workdir / "agent" / "start"
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
