@@ -14,7 +14,7 @@ import yaml
 MODULES: Final = (
     "argparse", "base64", "bisect", "calendar", "cmath", "codecs", "collections", "colorsys", "contextlib", "copy",
     "csv", "datetime", "decimal", "difflib", "email", "fnmatch", "fractions", "functools", "glob", "hashlib", "heapq",
-    "hmac", "html", "inspect", "io", "ipaddress", "itertools", "json", "keyword", "linecache", "locale", "math",
+    "hmac", "html", "io", "ipaddress", "itertools", "json", "keyword", "linecache", "locale", "math",
     "mimetypes", "operator", "os", "os.path", "pathlib", "pprint", "queue", "random", "re", "reprlib", "secrets",
     "shlex", "shutil", "socket", "sqlite3", "stat", "statistics", "string", "struct", "tarfile", "tempfile",
     "textwrap", "threading", "time", "timeit", "tokenize", "traceback", "types", "unicodedata", "urllib.parse",
