@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--heldout-share", type=_share, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
     add(
         "--min-kept-share",
-        type=_share,
+        type=_floor,
         default=0.0,
         metavar="X",
         help="fail when a smaller share of the rows is usable",
@@ -104,6 +104,13 @@ def _share(text: str) -> float:
     value = float(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, less than 1")
+    return value
+
+
+def _floor(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
     return value
 
 
