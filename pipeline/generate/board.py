@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipeline.generate.engine import Load
-from pipeline.generate.eta import Lengths, Remaining, Speed, estimate
+from pipeline.generate.eta import Lengths, Remaining, Speed, estimate, time_limit
 from pipeline.generate.prompts import Prompt
 from pipeline.generate.settings import Settings
 from pipeline.protocol import DatasetCount, Eta
@@ -42,6 +43,7 @@ class PartBoard:
 class Flight:
     prompt: Prompt
     started: float  # monotonic
+    scope: asyncio.Timeout  # ends the request when it is told to
 
 
 class Board:
@@ -77,11 +79,11 @@ class Board:
         self._count(prompt, finish, tokens)
         self._speeds[prompt.partition].append((tokens, latency_s))
 
-    def depart(self, prompt: Prompt) -> None:
+    def depart(self, prompt: Prompt, scope: asyncio.Timeout) -> None:
         """A request goes out."""
         now = time.monotonic()
         self._began = self._began or now
-        self.flights[prompt.key] = Flight(prompt, now)
+        self.flights[prompt.key] = Flight(prompt, now, scope)
         self.part(prompt).waiting -= 1
 
     def land(self, prompt: Prompt) -> float:
@@ -135,6 +137,16 @@ class Board:
         samples = self._speeds[partition]
         seconds = sum(latency for _, latency in samples)
         return sum(tokens for tokens, _ in samples) / seconds if seconds > 0 else None
+
+    def expire(self) -> None:
+        """End the requests that take longer than their budget can explain at today's speed."""
+        now = time.monotonic()
+        speeds = {one.name: self.stream_speed(one.name) for one in self.settings.partitions}
+        for flight in self.flights.values():
+            speed = speeds[flight.prompt.partition]
+            limit = time_limit(flight.prompt.sampling.max_new_tokens, speed, self.settings.timeout_floor_s)
+            if now - flight.started > limit and not flight.scope.expired():
+                flight.scope.reschedule(asyncio.get_running_loop().time())
 
     def eta(self) -> Eta | None:
         now = time.monotonic()

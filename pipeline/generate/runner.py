@@ -15,7 +15,6 @@ import msgspec
 
 from pipeline.generate.board import Board
 from pipeline.generate.engine import Generated, RefusedError, SGLang, TroubleError
-from pipeline.generate.eta import time_limit
 from pipeline.generate.gate import Gate
 from pipeline.generate.prompts import Prompt, order, read_ids
 from pipeline.generate.settings import Settings
@@ -171,15 +170,11 @@ class Runner:
             return
 
     async def _attempt(self, prompt: Prompt, ids: list[int]) -> tuple[Generated, float]:
-        limit = time_limit(
-            prompt.sampling.max_new_tokens,
-            self._board.stream_speed(prompt.partition),
-            self._settings.timeout_floor_s,
-        )
-        self._board.depart(prompt)
         latency_s = 0.0
         try:
-            async with asyncio.timeout(limit):
+            # Without a limit of its own: the board ends it, as the limit follows the speed while the request runs.
+            async with asyncio.timeout(None) as scope:
+                self._board.depart(prompt, scope)
                 generated = await self._engine.generate(ids, prompt.sampling, prompt.key)
         except TimeoutError:
             raise TroubleError("no answer in time", gone=True) from None
@@ -223,6 +218,7 @@ class Runner:
 
     async def _tick(self) -> None:
         while True:
+            self._board.expire()
             self.report()
             await asyncio.sleep(TICK_S)
 
