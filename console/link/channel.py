@@ -90,6 +90,8 @@ class AgentChannel:
                     self._failed = (time.monotonic(), failure)
                     if not answered:
                         await _answer(reader, writer, failure)
+        except asyncio.CancelledError:
+            return  # the channel is closed; Python 3.11's stream server reports a cancelled handler as an error
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -99,7 +101,7 @@ class AgentChannel:
 async def _join(
     process: asyncssh.SSHClientProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[int, str]:
-    """Carry bytes both ways until both have ended. Returns how many came back, and what went wrong if anything did."""
+    """Carry bytes both ways until the bridge ends. Returns how many came back, and what went wrong if anything did."""
     carried = _Carried()
     up = asyncio.create_task(_carry_up(reader, process))
     down = asyncio.create_task(_carry_down(process, writer, carried))
@@ -154,8 +156,6 @@ async def _carry_down(
                 return ""
     except (asyncssh.Error, OSError) as error:
         return f"the connection broke: {one_line(str(error))}"
-    with contextlib.suppress(OSError):
-        writer.write_eof()
     return ""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -55,17 +56,12 @@ async def open_connection(endpoint: Endpoint, accept: str = "") -> Connection:
     owner: _Owner | None = None
     try:
         async with asyncio.timeout(OPENING_TIMEOUT_S):
-            options = await _options(endpoint)
-            files = _known_hosts_files(endpoint, options)
+            arguments = _arguments(endpoint)
+            options = await asyncssh.SSHClientConnectionOptions.construct(None, **arguments)
+            files = _known_hosts_files(endpoint, options.known_hosts)
             known = read_known_hosts(files)
             owner = _Owner(known, files[0], accept)
-            ssh = await asyncssh.connect(
-                endpoint.host,
-                config=None,  # is in the options already
-                options=options,
-                known_hosts=known,
-                client_factory=lambda: owner,
-            )
+            ssh = await asyncssh.connect(**arguments, known_hosts=known, client_factory=lambda: owner)
     except (TimeoutError, asyncssh.Error, OSError, ValueError) as error:
         if owner is not None and owner.refusal is not None:
             raise owner.refusal from None
@@ -78,34 +74,32 @@ async def open_connection(endpoint: Endpoint, accept: str = "") -> Connection:
     return Connection(ssh, owner.lost)
 
 
-async def _options(endpoint: Endpoint) -> asyncssh.SSHClientConnectionOptions:
+def _arguments(endpoint: Endpoint) -> dict[str, Any]:
+    """What asyncssh is told; an empty tuple means: as the SSH configuration says."""
     config: object = ()
     if endpoint.ssh_config is not None:
         config = [str(path) for path in endpoint.ssh_config] or None
-    options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
-        None,
-        config=config,
-        host=endpoint.host,
-        port=endpoint.port if endpoint.port is not None else (),
-        username=endpoint.user if endpoint.user is not None else (),
-        client_keys=[str(path.expanduser()) for path in endpoint.identity_files] or (),
-        ignore_encrypted=True,  # such a key is usable through the SSH agent only
-        connect_timeout=CONNECT_TIMEOUT_S,
-        login_timeout=OPENING_TIMEOUT_S,
-        keepalive_interval=KEEPALIVE_S,
+    return {
+        "config": config,
+        "host": endpoint.host,
+        "port": endpoint.port if endpoint.port is not None else (),
+        "username": endpoint.user if endpoint.user is not None else (),
+        "client_keys": [str(path.expanduser()) for path in endpoint.identity_files] or (),
+        "ignore_encrypted": True,  # such a key is usable through the SSH agent only
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "login_timeout": OPENING_TIMEOUT_S,
+        "keepalive_interval": KEEPALIVE_S,
         # The count is of unanswered requests, and the first is sent after one silent interval.
-        keepalive_count_max=KEEPALIVE_INTERVALS - 1,
-        agent_forwarding=False,
-        x11_forwarding=False,
-    )
-    return options
+        "keepalive_count_max": KEEPALIVE_INTERVALS - 1,
+        "agent_forwarding": False,
+        "x11_forwarding": False,
+    }
 
 
-def _known_hosts_files(endpoint: Endpoint, options: asyncssh.SSHClientConnectionOptions) -> list[Path]:
+def _known_hosts_files(endpoint: Endpoint, configured: object) -> list[Path]:
     """The files host keys are looked up in; a newly accepted key goes to the first."""
     if endpoint.known_hosts is not None:
         return [endpoint.known_hosts.expanduser()]
-    configured = options.known_hosts
     if isinstance(configured, list) and configured:
         return [Path(str(name)).expanduser() for name in configured]
     return [Path("~/.ssh/known_hosts").expanduser(), _SYSTEM_KNOWN_HOSTS]

@@ -9,10 +9,13 @@ import io
 import json
 import tarfile
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
+
+import msgspec
 
 from console.client import AgentClient, AgentError
 from console.link import onhost
@@ -23,7 +26,7 @@ from pipeline.protocol import ActionRequest, AgentInfo
 
 OLDEST_PYTHON: Final = (3, 11)
 AGENT_MODULES: Final = ("psutil", "httpx", "starlette", "uvicorn", "msgspec")
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 45.0  # longer than the start command waits itself
 _PAUSE_S: Final = 0.2
 
 
@@ -95,7 +98,7 @@ async def ensure_agent(link: Link, workdir: str, python: str, release: str, *, b
         info = await _answering(agent, workdir)
         if info.release == release:
             return info
-        reply = await agent.upgrade(release, ActionRequest(by=by, request=f"upgrade-{release}-{info.pid}"))
+        reply = await agent.upgrade(release, ActionRequest(by=by, request=uuid.uuid4().hex))
         if not reply.done:
             raise DeployError(f"the agent of release {info.release} did not make way: {reply.text}")
         return await _answering(agent, workdir, release)
@@ -138,13 +141,19 @@ async def _on_host(link: Link, python: str, *command: str, data: bytes = b"") ->
     """Run a command of ``onhost`` and return its answer."""
     source = await asyncio.to_thread(Path(onhost.__file__).read_text)
     done = await link.run((python, "-P", "-c", source, *command), data)
-    for line in reversed(done.stdout.decode(errors="replace").splitlines()):
-        if line.startswith(onhost.MARK):
-            answer: dict[str, Any] = json.loads(line.removeprefix(onhost.MARK))
-            if "error" in answer:
-                raise DeployError(f"{link.endpoint.host}: {one_line(answer['error'])}")
-            return answer
-    raise DeployError(await _explain(link, python, done))
+    before, mark, said = done.stdout.decode(errors="replace").partition(f"\n{onhost.MARK}")
+    if not mark:
+        raise DeployError(await _explain(link, python, done))
+    if before.strip():
+        # It would stand in front of the agent's answers too.
+        raise DeployError(
+            f"the login shell on {link.endpoint.host} prints text in sessions that are no terminal: "
+            f"{one_line(before, 80)!r}. Guard that in its start-up files (.bashrc, .profile)"
+        )
+    answer: dict[str, Any] = json.loads(said.partition("\n")[0])
+    if "error" in answer:
+        raise DeployError(f"{link.endpoint.host}: {one_line(answer['error'])}")
+    return answer
 
 
 async def _explain(link: Link, python: str, done: Completed) -> str:
@@ -163,4 +172,12 @@ async def _explain(link: Link, python: str, done: Completed) -> str:
 
 
 def _complaint(done: Completed) -> str:
-    return last_line(done.stderr) or last_line(done.stdout) or f"exit code {done.code}"
+    """Why a remote command failed: the error in its JSON answer, else its last words."""
+    said = last_line(done.stdout)
+    try:
+        answer = msgspec.json.decode(said, type=dict[str, Any])
+        if answer.get("error"):
+            return one_line(str(answer["error"]))
+    except msgspec.MsgspecError:
+        pass
+    return last_line(done.stderr) or said or f"exit code {done.code}"

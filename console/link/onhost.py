@@ -1,7 +1,7 @@
 """Runs in the container before anything of ours is there: its source is given to ``python -c``.
 
-Standard library only. Each command prints one line, ``MARK`` and a JSON object, so that what a login shell prints
-besides does no harm. The console imports it for the hash of a release, which both sides must compute alike.
+Standard library only. Each command prints one line, ``MARK`` and a JSON object, so that it is told apart from what a
+login shell prints besides. The console imports it for the hash of a release, which both sides must compute alike.
 """
 
 from __future__ import annotations

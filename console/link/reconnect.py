@@ -134,7 +134,9 @@ class Link:
             process = await _start(ssh, argv)
             try:
                 async with asyncio.timeout(timeout_s):
-                    stdout, stderr = await process.communicate(data)
+                    process.stdin.write(data)
+                    process.stdin.write_eof()
+                    stdout, stderr = await process.communicate()
                     await process.wait_closed()
             except TimeoutError:
                 raise LinkDown(f"{argv[0]} on {self.endpoint.host} did not end within {timeout_s:.0f} s") from None

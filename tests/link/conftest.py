@@ -1,0 +1,76 @@
+"""Every test of the link runs against both servers: the demo's loopback container and OpenSSH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.link.connect import Endpoint
+from pipeline.agent import identity, paths
+from pipeline.demo import container
+from tests.sshd import OpenSshServer, make_key, openssh_server, wait_until
+
+__all__ = ["openssh_server"]
+
+
+class LoopbackServer:
+    """The demo's container, driven through its command line, with the methods of ``OpenSshServer``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._first_known_hosts = folder / "first_known_hosts"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        found = container.read(self.folder)
+        assert found is not None
+        return Endpoint("127.0.0.1", found.port, found.user, (Path(found.key),), self._first_known_hosts, ssh_config=())
+
+    def change_host_key(self) -> None:
+        make_key(self.folder / "host_key")
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "pipeline.demo.container", "--dir", str(self.folder)]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+        if not self._first_known_hosts.exists():
+            self._first_known_hosts.write_bytes((self.folder / "known_hosts").read_bytes())
+
+    def kill(self) -> None:
+        found = container.running(self.folder)
+        if found is None:
+            return
+        process = identity.Process(found.pid, found.start)
+        assert identity.send(process, signal.SIGKILL)
+        wait_until(lambda: not identity.alive(process), "the end of the loopback container")
+
+
+Server = OpenSshServer | LoopbackServer
+
+
+@pytest.fixture(params=["loopback", "openssh"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "server"
+    made: Server = LoopbackServer(folder) if request.param == "loopback" else OpenSshServer(folder)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Iterator[Path]:
+    """A work directory; an agent that was started in it is ended, and its runtime folder removed."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    runtime = Path(paths.runtime_dir(folder))
+    yield folder
+    if (folder / "agent" / "journal.db").exists():
+        argv = [sys.executable, "-m", "pipeline.agent", "stop", "--workdir", str(folder)]
+        subprocess.run(argv, env=dict(os.environ), check=True, capture_output=True, timeout=60)
+    shutil.rmtree(runtime)
