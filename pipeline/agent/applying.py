@@ -53,6 +53,8 @@ def _carry_out(board: Board, request: ApplyRequest, change: Change, ended: list[
     job.spec = spec
     was_removed, job.removed = job.removed, False
     if change.effect in ("restarts", "discards") or was_removed:
+        if was_removed:
+            job.wanted = "run"
         _restart(board, job, request.by, change.effect, ended)
     else:
         board.save(job)
@@ -78,10 +80,8 @@ def _remove(board: Board, job: Job, by: str, ended: list[Run]) -> None:
 def _restart(board: Board, job: Job, by: str, effect: str, ended: list[Run]) -> None:
     why = "what it made was made with other settings" if effect == "discards" else "its settings changed"
     job.restarts = ()
-    if job.run is not None:
-        job.run.again = job.wanted == "run" or job.status.state is JobState.STOPPING
-        job.wanted = "run"
-        job.run.stop_by = by
+    if job.run is not None and job.wanted == "run":
+        job.run.stop_by, job.run.again = by, True
         ended.append(job.run)
         board.set(job, JobState.STOPPING, f"being restarted: {why}", by=by)
     elif job.wanted == "run":

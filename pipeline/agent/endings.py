@@ -1,10 +1,9 @@
-"""What the end of an attempt means: its verdict, what admission learns from it, and whether the job starts again."""
+"""What the end of an attempt means: its verdict, and whether the job starts again."""
 
 from __future__ import annotations
 
 import random
 import time
-from typing import Final
 
 from pipeline.agent import policy
 from pipeline.agent.board import Board, Job
@@ -13,9 +12,6 @@ from pipeline.agent.records import Exit
 from pipeline.agent.run import Ending, Run
 from pipeline.agent.senses import Remains
 from pipeline.protocol import Diagnosis, JobState
-
-OOM_MARGIN: Final = 1.5
-"""What a job that was killed for memory is granted the next time, as a share of what it had at most."""
 
 
 def unstarted(error: str) -> Exit:
@@ -53,15 +49,6 @@ def verdict(job: Job, run: Run, ending: Ending, record: Exit, left: Remains) -> 
     )
     state, reason, diagnosis = diagnose(evidence)
     return state, ending.container or reason, diagnosis
-
-
-def learn_need(job: Job, run: Run, diagnosis: Diagnosis | None) -> None:
-    """Note what admission sets aside the next time: the measured peak where the plan says nothing, more after OOM."""
-    planned = job.spec.resources.memory
-    if diagnosis is not None and diagnosis.cause in ("oom", "probable-oom"):
-        job.need = int(OOM_MARGIN * max(run.peak, planned or 0, job.need or 0)) or None
-    elif planned is None and run.peak:
-        job.need = max(job.need or 0, run.peak)
 
 
 def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:

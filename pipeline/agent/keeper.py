@@ -16,7 +16,7 @@ import signal
 import time
 
 from pipeline.agent import locks, paths
-from pipeline.agent.identity import open_pidfd, read_stat
+from pipeline.agent.identity import Process, open_pidfd, read_stat
 
 PR_SET_NAME = 15
 START_S = 15.0  # an agent has its lock long before
@@ -36,28 +36,34 @@ def main(workdir: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_NAME, b"draftdeck-keep", 0, 0, 0)
     os.chdir("/")  # whatever folder this was started in may be unmounted
+    lock = os.path.join(runtime, "agent.lock")
     failures = 0
     while True:
-        agent = locks.holder(os.path.join(runtime, "agent.lock"))
+        began = time.monotonic()
+        agent = locks.holder(lock)
         if agent is None:
-            time.sleep(min(DELAY_MAX_S, DELAY_S * 2 ** (failures - 2)) if failures > 1 else 0.0)
             follow_release(workdir)
             say(f"starting the agent of {workdir}")
-            began = time.monotonic()
-            wait_started(start_agent(workdir, runtime), runtime)
-            agent = locks.holder(os.path.join(runtime, "agent.lock"))
-        else:
-            began = time.monotonic()
-        handle = open_pidfd(agent) if agent is not None else None
-        if handle is not None:
-            poller = select.poll()
-            poller.register(handle, select.POLLIN)
-            poller.poll()
-            os.close(handle)
-            say("the agent has ended")
-        # An agent that served for a while is started again at once; one that dies at its start would make this spin.
-        failures = failures + 1 if time.monotonic() - began < HEALTHY_S else 0
-        collect()
+            wait_started(start_agent(workdir, runtime), lock)
+            agent = locks.holder(lock)
+        if agent is not None:
+            wait_ended(agent)
+        how = collect()
+        say(f"the agent has ended: {how}")
+        # One that was killed, or left by itself, is replaced at once; one that fails at its start would make this spin.
+        failed = how.startswith("exit code") and how != "exit code 0" and time.monotonic() - began < HEALTHY_S
+        failures = failures + 1 if failed else 0
+        time.sleep(min(DELAY_MAX_S, DELAY_S * 2**failures) if failures else 0.0)
+
+
+def wait_ended(agent: Process) -> None:
+    """Return when the agent has ended."""
+    handle = open_pidfd(agent)
+    if handle is not None:
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        poller.poll()
+        os.close(handle)
 
 
 def start_agent(workdir: str, runtime: str) -> int:
@@ -78,11 +84,11 @@ def start_agent(workdir: str, runtime: str) -> int:
     )
 
 
-def wait_started(pid: int, runtime: str) -> None:
+def wait_started(pid: int, lock: str) -> None:
     """Return when an agent has the lock or the one just started has ended."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        if locks.holder(os.path.join(runtime, "agent.lock")) is not None:
+        if locks.holder(lock) is not None:
             return
         stat = read_stat(pid)
         if stat is None or stat[0] in "ZX":
@@ -98,13 +104,18 @@ def follow_release(workdir: str) -> None:
         os.execv(sys.executable, [sys.executable, "-I", "-S", script, "--workdir", workdir])  # noqa: S606
 
 
-def collect() -> None:
-    """Reap agents that were children of this process."""
+def collect() -> str:
+    """Reap agents that were children of this process; how the last of them ended, in words."""
+    how = "not a child of this keeper"
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return how
+            code = os.waitstatus_to_exitcode(status)
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
     except ChildProcessError:
-        pass
+        return how
 
 
 def turn(path: str) -> None:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from pipeline.agent.attempt_files import claim
 from pipeline.agent.identity import Process
-from pipeline.agent.shim import claim
 
 Record = TypeVar("Record")
 

@@ -17,17 +17,15 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 
 import contextlib
 import ctypes
-import errno
 import json
 import signal
 import time
-from collections.abc import Mapping
 
+from pipeline.agent.attempt_files import claim, replace, reserve, write_exit
 from pipeline.agent.identity import Process, container_id, descendants, identify, send
 
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-EXIT_SPACE = 4096  # bytes kept for the exit record, so that a full disk cannot lose it
 RESCAN_S = 0.2
 HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
@@ -62,22 +60,6 @@ def main(folder: str) -> int:
     }
     write_exit(folder, record)
     return 0
-
-
-def claim(folder: str, owner: Mapping[str, object]) -> bool:
-    """Create the attempt's claim; False when somebody else has."""
-    path = os.path.join(folder, "claim")
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
-        return False
-    try:
-        os.write(handle, json.dumps({**owner, "at": time.time()}).encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    sync(folder)
-    return True
 
 
 def start(folder: str, spec: dict[str, object]) -> tuple[Process, str]:
@@ -269,54 +251,6 @@ def tell_started() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.close(null)
-
-
-def reserve(folder: str) -> None:
-    """Take the disk space of the exit record now."""
-    handle = os.open(os.path.join(folder, ".exit.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.posix_fallocate(handle, 0, EXIT_SPACE)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-    finally:
-        os.close(handle)
-
-
-def write_exit(folder: str, record: Mapping[str, object]) -> None:
-    temporary = os.path.join(folder, ".exit.json")
-    data = json.dumps(record).encode()
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.pwrite(handle, data, 0)
-        os.ftruncate(handle, len(data))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(temporary, os.path.join(folder, "exit.json"))
-    sync(folder)
-
-
-def replace(folder: str, name: str, data: bytes) -> None:
-    temporary = os.path.join(folder, f".{name}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(temporary, os.path.join(folder, name))
-    sync(folder)
-
-
-def sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems do not know it
-    finally:
-        os.close(handle)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admission, endings, paths, policy, watching
+from pipeline.agent import admitting, endings, paths, policy, watching
 from pipeline.agent.actions import act
 from pipeline.agent.board import Board, Job
 from pipeline.agent.environment import job_environment
 from pipeline.agent.identity import boot_id, container_id, identify
 from pipeline.agent.records import Started
 from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare, spawn
-from pipeline.agent.senses import Senses, figures
+from pipeline.agent.senses import Senses
 from pipeline.agent.store import Figures, Store
-from pipeline.protocol import BEAT_S, LIVE, ActionRequest, Attempt, JobSample, JobState
+from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
-TICK_S: Final = 1.0
-LOOK_S: Final = BEAT_S
-HISTORY_S: Final = 5.0
+RETRY_S: Final = 1.0
 QUEUE_WORDS_S: Final = 10.0
 """How often the reason of a queued job may change: the memory that is left changes all the time."""
 
@@ -72,11 +70,9 @@ class Supervisor:
                 self.board.set(job, JobState.WAITING)
             if job.run is None and job.removed:
                 self.board.drop(job)
-            elif job.run is None and job.status.attempt:
-                run = self._run_of(job, job.status.attempt, job.status.release)
-                left = await self.senses.call(self.senses.remains, run)
-                job.sample = JobSample(progress=left.progress, log_bytes=left.log_bytes)
-        self._task(self._watching())
+        self._task(watching.warm_up())
+        self._task(watching.recall(self.board, self.senses, self._run_of))
+        self._task(watching.watch(self.board, self.senses, self.figures, self.wake))
         self.wake()
 
     async def close(self) -> None:
@@ -123,7 +119,7 @@ class Supervisor:
             self.reconcile()
         except (sqlite3.Error, OSError):
             log.exception("the plan could not be followed; trying again")
-            asyncio.get_running_loop().call_later(TICK_S, self.wake)
+            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
 
     def reconcile(self) -> None:
         """Start every job that may start; say of the others why not."""
@@ -142,31 +138,13 @@ class Supervisor:
                 ready.append(job)
         if not ready:
             return
-        answers = self._admit(ready)
+        answers = admitting.admit(self.board, ready)
         for job in ready:
             reason = answers[job.spec.name]
             if not reason:
                 self._begin(job)
             elif job.status.state is not JobState.QUEUED or time.monotonic() - job.told_at > QUEUE_WORDS_S:
                 self.board.set(job, JobState.QUEUED, reason)
-
-    def _admit(self, ready: list[Job]) -> dict[str, str]:
-        if self.board.host is None:
-            return {job.spec.name: "the host has not been looked at yet" for job in ready}
-        demands = [admission.Demand(job.spec.name, self._need(job), job.spec.resources.gpus) for job in ready]
-        holdings = [
-            admission.Holding(job.spec.name, self._need(job), job.sample.memory or 0, job.spec.resources.gpus)
-            for job in self.board.jobs.values()
-            if job.run is not None
-        ]
-        reserve = self.board.plan.reserve_memory if self.board.plan is not None else 0
-        return admission.decide(demands, holdings, self.board.host, reserve)
-
-    def _need(self, job: Job) -> int | None:
-        planned = job.spec.resources.memory
-        if planned is None:
-            return job.need
-        return planned if job.need is None else max(planned, job.need)
 
     # --- attempts ---
 
@@ -222,7 +200,7 @@ class Supervisor:
                 break
             except Exception:
                 log.exception("lost sight of attempt %d of %s; looking again", run.number, run.job)
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(RETRY_S)
                 following = self._adopt(job, run)
         if ending.abandoned:
             await self._conclude_void(job, run, ending.void)
@@ -276,7 +254,7 @@ class Supervisor:
 
         def journal() -> None:
             self.board.save_attempt(run, attempt, ended=True)
-            endings.learn_need(job, run, diagnosis)
+            admitting.learn(job, run, diagnosis)
             self.board.set(
                 job, state, reason, pid=None, ended_at=ended_at, exit_code=record.exit_code,
                 signal=record.signal, diagnosis=diagnosis, result=left.result,
@@ -304,7 +282,7 @@ class Supervisor:
             except (sqlite3.Error, OSError):
                 job.run = run
                 log.exception("the end of %s could not be journaled; trying again", job.spec.name)
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(RETRY_S)
         if job.removed:
             self.board.drop(job)
         self.wake()
@@ -321,30 +299,3 @@ class Supervisor:
                 self.board.set(job, JobState.WAITING, "", pid=None)
 
         await self._close_run(job, journal)
-
-    # --- watching ---
-
-    async def _watching(self) -> None:
-        loop = asyncio.get_running_loop()
-        next_look = next_history = loop.time()
-        while True:
-            try:
-                runs = self.board.runs()
-                if runs:
-                    await self.senses.call(self.senses.index_logs, runs)
-                if loop.time() >= next_look:
-                    next_look = loop.time() + LOOK_S - 0.05
-                    await self._look(runs)
-                if loop.time() >= next_history:
-                    next_history = loop.time() + HISTORY_S - 0.05
-                    beat = self.board.beat()
-                    await self.senses.call(self.figures.add, beat.at, figures(beat.host, beat.jobs))
-            except Exception:
-                log.exception("looking at the jobs failed; trying again")
-            await asyncio.sleep(TICK_S)
-
-    async def _look(self, runs: tuple[Run, ...]) -> None:
-        self.board.host, seen = await self.senses.call(self.senses.look, runs)
-        watching.take(self.board, seen)
-        if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in self.board.jobs.values()):
-            self.wake()

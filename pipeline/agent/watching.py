@@ -8,15 +8,60 @@ from collections.abc import Callable
 from typing import Final
 
 from pipeline.agent.board import Board, Job
+from pipeline.agent.environment import login_environment
 from pipeline.agent.run import Run
-from pipeline.agent.senses import Seen
-from pipeline.protocol import JobState, Readiness, ServerSample
+from pipeline.agent.senses import Seen, Senses, figures
+from pipeline.agent.store import Figures
+from pipeline.protocol import BEAT_S, JobSample, JobState, Readiness, ServerSample
 
+TICK_S: Final = 1.0
+LOOK_S: Final = BEAT_S
+HISTORY_S: Final = 5.0
 PROBE_S: Final = 2.0
 NOT_READY_LOOKS: Final = 2
 """A service that was ready has to fail so many looks in a row before it is not."""
 
 log = logging.getLogger(__name__)
+
+
+async def warm_up() -> None:
+    """Ask the login shell for its environment before the first job needs it: it may take seconds."""
+    await asyncio.to_thread(login_environment)
+
+
+async def recall(board: Board, senses: Senses, run_of: Callable[[Job, int, str], Run]) -> None:
+    """Read again how far the jobs got that ended before this agent was there."""
+    for job in list(board.jobs.values()):
+        if job.run is None and job.status.attempt:
+            left = await senses.call(senses.remains, run_of(job, job.status.attempt, job.status.release))
+            if job.run is None:
+                job.sample = JobSample(progress=left.progress, log_bytes=left.log_bytes)
+
+
+async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], None]) -> None:
+    """Look at jobs and host every two seconds, keep figures every five, index logs every second; never returns."""
+    loop = asyncio.get_running_loop()
+    next_look = next_history = loop.time()
+    while True:
+        try:
+            runs = board.runs()
+            if runs:
+                await senses.call(senses.index_logs, runs)
+            if loop.time() >= next_look:
+                next_look = loop.time() + LOOK_S - 0.05
+                board.host, seen = await senses.call(senses.look, runs)
+                take(board, seen)
+                if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in board.jobs.values()):
+                    wake()
+            if loop.time() >= next_history:
+                next_history = loop.time() + HISTORY_S - 0.05
+                live = {job.spec.name for job in board.jobs.values() if job.run is not None}
+                beat = board.beat()
+                samples = {name: sample for name, sample in beat.jobs.items() if name in live}
+                await senses.call(kept.add, beat.at, figures(beat.host, samples))
+        except Exception:
+            log.exception("looking at the jobs failed; trying again")
+        await asyncio.sleep(TICK_S)
 
 
 def take(board: Board, seen: dict[str, Seen]) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,14 +211,17 @@ class Rig:
             process = self.holder(name)
             if process is not None:
                 send(process, signal.SIGKILL)
-                while alive(process):
-                    await asyncio.sleep(0.01)
+                await until(partial(_dead, process))
         # Whatever a test left behind carries its work directory in its environment or command line.
         while pids := survivors(self.workdir):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.01)
+
+
+def _dead(process: Process) -> bool:
+    return not alive(process)
 
 
 def survivors(workdir: Path) -> list[int]:

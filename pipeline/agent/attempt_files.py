@@ -1,0 +1,75 @@
+"""The files of an attempt, as its shim writes them: durable, and whole or absent. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Mapping
+
+EXIT_SPACE = 4096  # bytes kept for the exit record, so that a full disk cannot lose it
+
+
+def claim(folder: str, owner: Mapping[str, object]) -> bool:
+    """Create the attempt's claim; False when somebody else has."""
+    path = os.path.join(folder, "claim")
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(handle, json.dumps({**owner, "at": time.time()}).encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    sync(folder)
+    return True
+
+
+def reserve(folder: str) -> None:
+    """Take the disk space of the exit record now."""
+    handle = os.open(os.path.join(folder, ".exit.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(handle, 0, EXIT_SPACE)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_exit(folder: str, record: Mapping[str, object]) -> None:
+    temporary = os.path.join(folder, ".exit.json")
+    data = json.dumps(record).encode()
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.rename(temporary, os.path.join(folder, "exit.json"))
+    sync(folder)
+
+
+def replace(folder: str, name: str, data: bytes) -> None:
+    temporary = os.path.join(folder, f".{name}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.rename(temporary, os.path.join(folder, name))
+    sync(folder)
+
+
+def sync(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems do not know it
+    finally:
+        os.close(handle)
