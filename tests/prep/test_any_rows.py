@@ -50,7 +50,7 @@ def mutated(draw: st.DrawFn) -> Any:
         container, key = draw(st.sampled_from(spots))
         accident = draw(st.sampled_from(["replace", "remove", "nest", "label"]))
         if accident == "replace":
-            container[key] = draw(JUNK)
+            container[key] = copy.deepcopy(draw(JUNK))  # it may be mutated next
         elif accident == "nest":
             container[key] = [container[key]]
         elif accident == "label" and isinstance(container, dict) and key in ("role", "from"):
