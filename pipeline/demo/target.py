@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ WEIGHTS: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MARK: Final = "draftdeck-target.json"
 """Written into the folder with what it was made from; a folder with another mark, or none, is made anew."""
 
-FORMAT: Final = {"package": PACKAGE, "weights": WEIGHTS, "dtype": "bfloat16", "version": 1}
+FORMAT: Final = {"package": PACKAGE, "weights": WEIGHTS, "dtype": "bfloat16", "version": 2}
 
 
 class TargetError(Exception):
@@ -138,6 +139,23 @@ def convert(gguf: Path, folder: Path) -> None:
     tokenizer.model_max_length = quantized.config.max_position_embeddings
     plain_copy(quantized).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    for_older_readers(folder)
+
+
+def for_older_readers(folder: Path) -> None:
+    """Say the same in the words of transformers 4, which a server's image may have.
+
+    Without them it takes its default rope theta, and does not know the tokenizer's class.
+    """
+    config = json.loads((folder / "config.json").read_bytes())
+    config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
+    config.setdefault("torch_dtype", config["dtype"])
+    write_atomically(folder / "config.json", json.dumps(config, indent=2).encode())
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_bytes())
+    tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
+    for key in ("backend", "is_local", "local_files_only"):
+        tokenizer.pop(key, None)
+    write_atomically(folder / "tokenizer_config.json", json.dumps(tokenizer, indent=2).encode())
 
 
 def plain_copy(quantized: Any) -> Any:
