@@ -11,8 +11,10 @@ from tests.agent.rig import Rig
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """A work directory; the test starts its agent."""
+    # The agent asks the login shell for its environment; a developer's own may take seconds to answer.
+    monkeypatch.setenv("SHELL", "/bin/sh")
     made = Rig(tmp_path / "work")
     yield made
     await made.close()
