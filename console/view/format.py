@@ -79,7 +79,7 @@ def percent(share: float | None) -> str:
     """A share of one as per cent. 99.9 % of the way is not "100 %"."""
     if share is None or not math.isfinite(share):
         return NOTHING
-    whole = math.floor(share * 100 + 1e-9)
+    whole = math.floor(min(max(share, -1e9), 1e9) * 100 + 1e-9)
     return f"{whole} %" if whole > 0 or share <= 0 else "<1 %"
 
 

@@ -23,7 +23,7 @@ def resample(at: Sequence[float], values: Sequence[float], columns: int) -> list
     span = last - first
     sums, counts = [0.0] * columns, [0] * columns
     for t, value in points:
-        column = columns - 1 if span <= 0 else min(columns - 1, int((t - first) / span * columns))
+        column = columns - 1 if span <= 0 or math.isinf(span) else min(columns - 1, int((t - first) / span * columns))
         sums[column] += value
         counts[column] += 1
     spread = [total / number if number else None for total, number in zip(sums, counts, strict=True)]

@@ -56,12 +56,14 @@ class ScriptedSession:
         return scenario.detail_of(job)
 
     async def log(self, job: str, attempt: int, offset: int, limit: int) -> LogPage:
+        assert self.snapshot.job(job) is not None
         self.pages.append((offset, limit))
         data = self.earlier_log if attempt == 1 and self.earlier_log else self.log_bytes
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         return LogPage(attempt, start, len(data), data[start : start + limit])
 
     async def search(self, job: str, attempt: int, text: str, offset: int, limit: int) -> LogHits:
+        assert self.snapshot.job(job) is not None
         found, at = [], 0
         for line in self.log_bytes.splitlines(keepends=True):
             if at >= offset and text.encode() in line:

@@ -28,12 +28,16 @@ class DeckScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ready = False
-        """Whether its widgets exist; it is not painted before."""
+        self._arrived = False
 
     def on_mount(self) -> None:
-        self.ready = True
+        self._arrived = True
         self.paint()
+
+    @property
+    def ready(self) -> bool:
+        """Whether its widgets exist: they come after it, and on the way out they go before it."""
+        return self._arrived and self.app.is_running and self.is_attached
 
     @property
     def deck(self) -> Deck:

@@ -63,8 +63,9 @@ class JobScreen(Moving, DeckScreen):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        self.paint()
-        self._refresh()
+        if self.ready:
+            self.paint()
+            self._refresh()
 
     @property
     def scroller(self) -> VerticalScroll:
@@ -114,7 +115,8 @@ class JobScreen(Moving, DeckScreen):
                 self._history[figure] = await self.controls.history(self._job, figure, 240)
         except ControlError as error:
             self._trouble, self._detail_of = str(error), None
-        self.paint()
+        if self.ready:
+            self.paint()
 
     async def _fetch_tail(self, attempt: int) -> None:
         try:
@@ -124,7 +126,8 @@ class JobScreen(Moving, DeckScreen):
             return
         data = page.data.removesuffix(b"\n").split(b"\n")
         self._tail = tuple(shown_line(each, 400) for each in data[-TAIL_LINES:])
-        self.paint()
+        if self.ready:
+            self.paint()
 
     # --- Drawing ---
 

@@ -161,7 +161,7 @@ class LogScreen(Moving, DeckScreen):
             return
         finally:
             self._fetching = False
-        if buffer is not self._buffer:
+        if buffer is not self._buffer or not self.ready:
             return
         self._trouble = ""
         self._idle = 0 if page.data else IDLE_POLLS

@@ -1,0 +1,57 @@
+"""The screen of one job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.screen import deck, shown, until, until_shown
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+async def test_what_happened_stands_first(size: tuple[int, int]) -> None:
+    app, session = deck()
+    session.log_bytes = b"[rank0] start\n10 %\r\x1b[31m100 %\x1b[0m\n"
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "enter")
+        await until_shown(pilot, "What happened")
+        screen = "\n".join(shown(app))
+        assert "No row was kept: 113,200 of 114,000 have no user turn" in screen
+        assert "evidence  roles seen: human, gpt" in screen
+        assert "Set shape = " in screen
+
+
+async def test_everything_else_is_below() -> None:
+    app, session = deck()
+    session.log_bytes = b"[rank0] start\n10 %\r\x1b[31m100 %\x1b[0m\n"
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "enter")
+        await until_shown(pilot, "--note 'two words'")
+        await until_shown(pilot, "[rank0] start")
+        screen = "\n".join(shown(app))
+        for text in ("signal 9", "killed for memory", "HF_TOKEN=***", "  100 %", "jobs/prep:B5/2", "memory", "peak"):
+            assert text in screen
+        assert "10 %\r" not in screen
+
+
+async def test_a_fetch_that_fails_is_said_and_the_rest_is_shown() -> None:
+    app, session = deck()
+    session.refuse = "the link is down"
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "enter")
+        await until_shown(pilot, "not fetched: the link is down")
+        assert any("What happened" in row for row in shown(app))
+        session.refuse = ""
+        await until_shown(pilot, "HF_TOKEN=***")
+
+
+async def test_a_restart_from_here() -> None:
+    app, session = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "enter")
+        await until_shown(pilot, "What happened")
+        await pilot.press("r")
+        await until(pilot, lambda: session.asked == [("restart", "prep:B5")])

@@ -1,0 +1,159 @@
+"""Keys reach the session, show at once what they do, and ask before work is destroyed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from console.tui.keymap import KEYMAP, Scope, Situation, applying
+from console.tui.screens.confirm import Confirm
+from console.tui.screens.help import HelpScreen
+from console.tui.screens.job import JobScreen
+from console.tui.screens.log import LogScreen
+from console.tui.widgets.jobs import JobsTable
+from tests.tui.screen import deck, shown, until, until_shown
+from tests.tui.scripted import ScriptedSession
+from tests.view import scenario
+
+
+def test_a_key_means_one_thing_on_a_screen() -> None:
+    scopes: tuple[Scope, ...] = ("overview", "job", "log", "help")
+    for scope in scopes:
+        keys = [each for key in KEYMAP if scope in key.scopes for each in key.keys.split(",")]
+        assert len(keys) == len(set(keys)), scope
+
+
+def test_only_what_applies_is_offered() -> None:
+    snapshot = scenario.live(0.0)
+    ready, done = snapshot.job("serve:baseline"), snapshot.job("prep:A1")
+    offered = {key.action for key in applying(Situation("overview", ready, crashed=1))}
+    assert {"stop", "kill", "restart", "restart_crashed", "log"} <= offered
+    assert not {"start", "retry"} & offered
+    offered = {key.action for key in applying(Situation("overview", done))}
+    assert {"start", "restart"} <= offered
+    assert not {"stop", "kill", "restart_crashed"} & offered
+
+
+@pytest.mark.parametrize(
+    ("job", "key", "asked"),
+    [
+        ("prep:B5", "r", ("restart", "prep:B5")),
+        ("prep:B5", "R", ("restart_crashed", "")),
+        ("prep:A1", "s", ("start", "prep:A1")),
+        ("prep:B4", "x", ("stop", "prep:B4")),
+    ],
+)
+async def test_what_destroys_nothing_is_done_at_once(job: str, key: str, asked: tuple[str, str]) -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        app.screen.query_one(JobsTable).select(job)
+        await pilot.pause()
+        await pilot.press(key)
+        await until(pilot, lambda: session.asked == [asked])
+
+
+@pytest.mark.parametrize(("key", "action"), [("r", "restart"), ("x", "stop"), ("X", "kill")])
+async def test_ending_a_healthy_job_asks(key: str, action: str) -> None:
+    app, session = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        app.screen.query_one(JobsTable).select("generate")
+        await pilot.pause()
+        await pilot.press(key)
+        await until_shown(pilot, f"{action} generate?")
+        await pilot.press("n")
+        await until_shown(pilot, "generate left alone")
+        assert session.asked == []
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: session.asked == [(action, "generate")])
+
+
+async def test_an_action_shows_at_once_and_then_how_it_went() -> None:
+    app, session = deck()
+    session.hold.clear()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "r")
+        await until_shown(pilot, "● restarting prep:B5 …")
+        session.hold.set()
+        await until_shown(pilot, "✓ restarting prep:B5: prep:B5: restart accepted")
+
+
+async def test_an_action_that_fails_says_so_on_any_screen() -> None:
+    app, session = deck()
+    session.refuse = "the link is down: no answer from [gpu-3]"
+    session.hold.clear()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "r", "l")
+        await until(pilot, lambda: isinstance(app.screen, LogScreen))
+        session.hold.set()
+        await until_shown(pilot, "✗ restarting prep:B5: the link is down: no answer from [gpu-3]")
+
+
+async def test_a_key_that_does_nothing_here_says_why() -> None:
+    app, session = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("x")
+        await until_shown(pilot, "prep:A1 is done: nothing to stop")
+        assert session.asked == []
+
+
+async def test_nothing_crashed_nothing_restarted() -> None:
+    app, session = deck(ScriptedSession(scenario.all_well(time.monotonic())))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("R")
+        await until_shown(pilot, "nothing crashed")
+        assert session.asked == []
+
+
+async def test_help_shows_the_keys_of_this_place() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("?")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until_shown(pilot, "restart every job that crashed")
+        assert not any("connect to the host again" in row for row in shown(app))
+        await pilot.press("escape", "l")
+        await until(pilot, lambda: isinstance(app.screen, LogScreen))
+        await pilot.press("?")
+        await until_shown(pilot, "search the whole log, on the host")
+        assert not any("restart every job that crashed" in row for row in shown(app))
+
+
+async def test_there_and_back() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        overview = app.screen
+        for key, screen in (("enter", JobScreen), ("d", JobScreen), ("l", LogScreen)):
+            await pilot.press(key)
+            await until(pilot, lambda screen=screen: isinstance(app.screen, screen))  # type: ignore[misc]
+            await pilot.press("escape" if key != "d" else "q")
+            await until(pilot, lambda: app.screen is overview)
+
+
+async def test_keys_on_the_bottom_line_can_be_clicked() -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "R all crashed")
+        at = shown(app)[-1].index("R all crashed")
+        await pilot.click(offset=(at + 3, 39))
+        await until(pilot, lambda: session.asked == [("restart_crashed", "")])
+
+
+async def test_quitting_says_that_jobs_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+    assert app.return_code == 0
+    assert "2 jobs go on at gpu-3; open the console again at any time" in capsys.readouterr().err

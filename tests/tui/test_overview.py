@@ -1,0 +1,250 @@
+"""The overview at three sizes, in every state an operator may find it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.text import Text
+
+from console.tui.widgets.jobs import JobsTable
+from console.view import LinkView, Snapshot, fold
+from pipeline.protocol import Beat, Event, JobSample, JobState, JobStatus, Progress, StreamLine
+from tests.tui.screen import deck, shown, until, until_shown
+from tests.tui.scripted import ScriptedSession
+from tests.view import scenario
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+HOSTILE = "CUDA [rank0] out of memory, see [/tmp/x.log] \x1b[2J\x1b]0;t\x07[bold]not bold[/bold] \u202egnp"
+
+
+def on(make: Callable[[float], Snapshot]) -> ScriptedSession:
+    return ScriptedSession(make(time.monotonic()))
+
+
+def stale(now: float) -> Snapshot:
+    return replace(scenario.live(now), received=now - 42)
+
+
+def lost(now: float) -> Snapshot:
+    return replace(scenario.live(now), received=now - 190, link=LinkView("lost", now - 185, "no answer from 10.0.0.3"))
+
+
+def refused(now: float) -> Snapshot:
+    return replace(scenario.started(now), link=LinkView("refused", now, "the host key has changed"))
+
+
+def hostile(now: float) -> Snapshot:
+    statuses, samples = scenario.running_jobs()
+    statuses["prep:B5"] = replace(statuses["prep:B5"], reason=HOSTILE, diagnosis=None)
+    samples["generate"] = JobSample(last_line="[/b] " + HOSTILE + "z" * 1_000_000)
+    state = scenario.state_of(statuses, samples)
+    events = (Event(1, scenario.AT, "state", HOSTILE + "y" * 1_000_000, "[x]"),)
+    return fold(fold(scenario.started(now), LinkView("live", now), now), replace(state, events=events), now)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("light", [False, True])
+async def test_the_first_lines_and_every_job_are_there(size: tuple[int, int], light: bool) -> None:
+    app, _ = deck(light=light)
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "1 needs you: prep:B5 empty: 0 of 114,000")
+        rows = shown(app)
+        assert rows[0].rstrip().endswith("R restarts it")
+        assert "kimi-k2.5-eagle3 @ gpu-3" in rows[1]
+        assert "live, <3 s old" in rows[1]
+        assert "29 h (24–36)" in rows[1]
+        for job in scenario.PLAN.jobs[:14]:
+            assert any(job.name in row for row in rows), job.name
+        for figure in ("812 / 960 GB", "1.9 TB free", "828 tok/s", "150 of 150 running", "12 queued", "KV 71 %"):
+            await until_shown(pilot, figure)
+        assert "quit (jobs go on)" in rows[-1]
+        assert "? help" in rows[-1]
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+async def test_larger_screens_show_datasets_events_and_the_curve(size: tuple[int, int]) -> None:
+    app, _ = deck()
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "Datasets 75,488 of 189,660 kept")
+        for text in ("36,120 of 83,288  43 %", "prep:B4 OOM-killed", "OOM kills 1", "GPU 0", "ETA 29 h (24–36)"):
+            await until_shown(pilot, text)
+        await until(pilot, lambda: any("⣿" in row or "█ max" in row for row in shown(app)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        scenario.live,
+        scenario.all_well,
+        scenario.all_crashed,
+        scenario.empty_run,
+        scenario.started,
+        stale,
+        lost,
+        refused,
+        hostile,
+    ],
+)
+async def test_no_state_at_any_size_fails(make: Callable[[float], Snapshot]) -> None:
+    app, _ = deck(on(make))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for size in ((200, 50), (40, 12), (1, 1), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("tab", "j", "z")
+        await until(pilot, lambda: bool(shown(app)[0].strip()))
+        await pilot.press("question_mark")
+        assert app.is_running
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_outside_text_is_shown_as_it_is(size: tuple[int, int]) -> None:
+    app, _ = deck(on(hostile))
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "CUDA [rank0] out of memory")
+        screen = "\n".join(shown(app))
+        assert "\x1b" not in screen
+        assert "\u202e" not in screen
+        table = app.screen.query_one(JobsTable)
+        assert all(isinstance(cell, Text) for row in range(table.row_count) for cell in table.get_row_at(row))
+
+
+async def test_old_data_are_dimmed_and_dated() -> None:
+    app, session = deck(on(stale))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "stale: nothing heard from the agent for 4")
+        assert app.screen.has_class("-stale")
+        assert "stale, 4" in shown(app)[1]
+        session.tell(StreamLine(beat=Beat(scenario.AT, 6, scenario.HOST, {})), time.monotonic())
+        await until(pilot, lambda: not app.screen.has_class("-stale"))
+
+
+async def test_a_lost_link_says_since_when_and_what_is_tried() -> None:
+    app, _ = deck(on(lost))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "link to gpu-3 lost 3 m 0")
+        assert "lost, 3 m" in shown(app)[1]
+
+
+async def test_a_refusal_is_one_line_with_a_key() -> None:
+    app, session = deck(on(refused))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "gpu-3 refused: the host key has changed")
+        assert "c tries again" in shown(app)[0]
+        await pilot.press("c")
+        assert session.asked == [("retry", "")]
+
+
+async def test_an_event_repaints_only_what_changed() -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "needs 92 GB, 61 GB left")
+        table = app.screen.query_one(JobsTable)
+        before = [table.get_row_at(row) for row in range(table.row_count)]
+        status = JobStatus("prep:B4", JobState.RUNNING, attempt=2, restarts=1, started_at=scenario.AT)
+        session.tell(StreamLine(event=Event(7, scenario.AT, "state", "x", "prep:B4", status=status)), time.monotonic())
+        await until_shown(pilot, "prep:B4        running")
+        after = [table.get_row_at(row) for row in range(table.row_count)]
+        changed = [row for row in range(table.row_count) if before[row] != after[row]]
+        assert changed == [5]
+        kept = [b is a for b, a in zip(before[5], after[5], strict=True)]
+        assert True in kept
+
+
+async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "828 tok/s")
+        paints = 0
+        paint = app.screen.paint  # type: ignore[attr-defined]
+
+        def counted() -> None:
+            nonlocal paints
+            paints += 1
+            paint()
+
+        app.screen.paint = counted  # type: ignore[attr-defined]
+        begun = time.monotonic()
+        for step in range(2000):
+            sample = JobSample(
+                progress=Progress(scenario.AT + step, "answers", step, 83288, figures={"tok_s": 1.0 + step})
+            )
+            session.tell(
+                StreamLine(beat=Beat(scenario.AT + step, 6, scenario.HOST, {"generate": sample})), time.monotonic()
+            )
+            if step % 100 == 0:
+                await pilot.pause()
+        await until_shown(pilot, "2,000 tok/s")
+        assert paints <= 4 * (time.monotonic() - begun) + 2
+
+
+async def test_the_cursor_stays_on_its_job_when_rows_come() -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:B8")
+        for _ in range(4):
+            await pilot.press("j")
+        status = JobStatus("aaa:stranger", JobState.RUNNING)
+        session.tell(
+            StreamLine(event=Event(8, scenario.AT, "state", "x", "aaa:stranger", status=status)), time.monotonic()
+        )
+        await until_shown(pilot, "aaa:stranger")
+        selected = app.screen.query_one(JobsTable).selected
+        assert selected is not None
+        assert selected.name == "prep:B3"
+
+
+async def test_a_filter_narrows_and_escape_widens() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        table = app.screen.query_one(JobsTable)
+        await pilot.press("/", *"serve")
+        await until(pilot, lambda: table.row_count == 3)
+        await pilot.press("enter", "j")
+        assert table.selected is not None
+        await until_shown(pilot, "Jobs 3 of 17")
+        await pilot.press("escape")
+        await until(pilot, lambda: table.row_count == 17)
+
+
+async def test_small_screens_show_one_pane_at_a_time() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("tab", "tab")
+        await until_shown(pilot, "Datasets")
+        await until_shown(pilot, "114k")
+        assert not any("prep:A2" in row for row in shown(app))
+        await pilot.press("escape")
+        await until_shown(pilot, "prep:A2")
+
+
+async def test_a_pane_can_have_the_whole_screen() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "Inference")
+        await pilot.press("tab", "tab", "tab", "z")
+        await until(pilot, lambda: sum("⣿" in row for row in shown(app)) > 15)
+        await pilot.press("z")
+        await until_shown(pilot, "Datasets")
+
+
+async def test_the_next_problem_is_one_key_away() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n")
+        await until_shown(pilot, "∅ prep:B5 empty · 0 of 114,000: no user turn")
+
+
+async def test_the_theme_can_be_changed() -> None:
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("t")
+        await until(pilot, lambda: not app.current_theme.dark)
+        await pilot.press("t")
+        await until(pilot, lambda: app.current_theme.dark)
