@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,6 +219,7 @@ class Rig:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.01)
+        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def _dead(process: Process) -> bool:
