@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from console.demo_config import demo_config
+from console.demo_config import SOURCES, demo_config
 
-DATASETS: Final = ("A1", "A2", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8")
 DEFAULT_SIZE: Final = 24
 """Prompts a dataset yields; chosen so that the demo ends within eight minutes on two cores."""
 
@@ -105,17 +104,10 @@ def _config(places: Folders, size: int) -> str:
         workdir=str(places.workdir),
         python=sys.executable,
         model_dir=str(places.model),
-        sources={name: str(_source(places, name)) for name in DATASETS},
+        sources={name: str(places.sources / name) for name in SOURCES},
         size=size,
         server_port=_free_port(),
     )
-
-
-def _source(places: Folders, name: str) -> Path:
-    found = sorted(path for path in places.sources.iterdir() if path.name.split(".")[0] == name)
-    if not found:
-        raise DemoError(f"{places.sources} holds no dataset {name}: draftdeck demo --fresh makes all of them again")
-    return found[0]
 
 
 def _free_port() -> int:

@@ -34,9 +34,11 @@ def test_every_stage_of_the_demo_succeeds(tmp_path: Path, model: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_roles_that_nobody_knows_fail_the_run_and_say_so(tmp_path: Path, model: Path) -> None:
-    done = run(tmp_path / "demo", "--headless", "--size", str(SIZE), "--break", "B3")
+    done = run(tmp_path / "demo", "--headless", "--size", str(SIZE), "--break", "B5")
     assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = {line.strip() for line in done.stdout.splitlines() if "prep:B3" in line and "empty" in line and "asker" in line}
+    (line,) = {
+        line.strip() for line in done.stdout.splitlines() if "prep:B5" in line and "empty" in line and "asker" in line
+    }
     assert "replier" in line
     assert "user" in line
     assert not list((tmp_path / "demo" / "work").glob("data/responses/*.jsonl"))
