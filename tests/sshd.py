@@ -5,6 +5,7 @@ A ``conftest.py`` that imports the fixture ``openssh_server`` makes it available
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -100,8 +101,9 @@ class OpenSshServer:
         server = psutil.Process(self._process.pid)
         family = [server, *server.children(recursive=True)]
         for process in family:
-            if process is server or process.name().startswith("sshd"):
-                process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process is server or process.name().startswith("sshd"):
+                    process.kill()
         self._process.wait()
         self._process = None
 

@@ -88,19 +88,21 @@ async def ensure_agent(link: Link, workdir: str, python: str, release: str, *, b
     A running agent of another release is asked to make way for this one; its jobs go on. Raises ``DeployError`` with
     the reason where no agent comes up.
     """
-    await _check_modules(link, python)
     async with AgentClient(link, bridge_argv(workdir, python, release)) as agent:
+        running = await _running(agent)
+        if isinstance(running, AgentInfo) and running.release == release and running.keeper:
+            return running
+        await _check_modules(link, python)
         await _on_host(link, python, "point", workdir, release)
         start = agent_argv(workdir, python, release, "start", "--workdir", workdir)
         started = await link.run(start, timeout_s=START_TIMEOUT_S)
         if started.code != 0:
             raise DeployError(f"the agent did not start: {_complaint(started)}")
-        info = await _answering(agent, workdir)
-        if info.release == release:
-            return info
-        reply = await agent.upgrade(release, ActionRequest(by=by, request=uuid.uuid4().hex))
-        if not reply.done:
-            raise DeployError(f"the agent of release {info.release} did not make way: {reply.text}")
+        running = await _running(agent)
+        if not isinstance(running, LinkDown) and not (isinstance(running, AgentInfo) and running.release == release):
+            reply = await agent.upgrade(release, ActionRequest(by=by, request=uuid.uuid4().hex))
+            if not reply.done:
+                raise DeployError(f"the agent that runs there did not make way: {reply.text}")
         return await _answering(agent, workdir, release)
 
 
@@ -110,19 +112,24 @@ def agent_argv(workdir: str, python: str, release: str, *arguments: str) -> Sequ
     return ("env", f"PYTHONPATH={workdir}/releases/{release}", python, "-P", "-m", "pipeline.agent", *arguments)
 
 
-async def _answering(agent: AgentClient, workdir: str, release: str = "") -> AgentInfo:
-    """Wait until the agent answers, and is of ``release`` if one is given."""
+async def _running(agent: AgentClient) -> AgentInfo | AgentError | LinkDown:
+    """The agent that runs, or why none is understood (``AgentError``) or reached (``LinkDown``)."""
+    try:
+        return (await agent.state()).agent
+    except (LinkDown, AgentError) as error:
+        return error
+
+
+async def _answering(agent: AgentClient, workdir: str, release: str) -> AgentInfo:
+    """Wait until an agent of ``release`` answers."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
-        try:
-            info = (await agent.state()).agent
-            text = f"it is still of release {info.release}"
-            if info.release == release or not release:
-                return info
-        except (LinkDown, AgentError) as error:
-            text = str(error)
+        running = await _running(agent)
+        if isinstance(running, AgentInfo) and running.release == release:
+            return running
         if time.monotonic() > deadline:
-            raise DeployError(f"the agent of {workdir} does not answer: {text}. See agent.log in its runtime folder")
+            found = f"is still of release {running.release}" if isinstance(running, AgentInfo) else f"says: {running}"
+            raise DeployError(f"the agent of {workdir} {found}. See agent.log in its runtime folder")
         await asyncio.sleep(_PAUSE_S)
 
 

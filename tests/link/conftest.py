@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 from console.link.connect import Endpoint
 from pipeline.agent import identity, paths
 from pipeline.demo import container
+from tests.link.relay import Relay
 from tests.sshd import OpenSshServer, make_key, openssh_server, wait_until
 
 __all__ = ["openssh_server"]
@@ -54,6 +56,15 @@ class LoopbackServer:
 Server = OpenSshServer | LoopbackServer
 
 
+def through(relay: Relay, server: Server) -> Endpoint:
+    """The same server, reached by way of a relay."""
+    there = server.endpoint
+    assert there.known_hosts is not None
+    known_hosts = there.known_hosts.with_name("relayed_hosts")
+    known_hosts.write_text(there.known_hosts.read_text().replace(f":{there.port} ", f":{relay.port} "))
+    return dataclasses.replace(there, port=relay.port, known_hosts=known_hosts)
+
+
 @pytest.fixture(params=["loopback", "openssh"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
@@ -71,6 +82,6 @@ def workdir(tmp_path: Path) -> Iterator[Path]:
     runtime = Path(paths.runtime_dir(folder))
     yield folder
     if (folder / "agent" / "journal.db").exists():
-        argv = [sys.executable, "-m", "pipeline.agent", "stop", "--workdir", str(folder)]
+        argv = [sys.executable, "-m", "pipeline.agent", "stop", "--jobs", "--workdir", str(folder)]
         subprocess.run(argv, env=dict(os.environ), check=True, capture_output=True, timeout=60)
     shutil.rmtree(runtime)
