@@ -322,7 +322,7 @@ class Event:
 
     seq: int
     at: float
-    kind: str  # "state", "plan", "action", "agent", "host"
+    kind: str  # "state", "plan", "action", "agent", "host"; "reason": what a job waits for, not worth a line
     text: str  # one line for the operator
     job: str = ""
     by: str = ""  # who asked, where somebody did

@@ -13,6 +13,9 @@ Message = State | StreamLine | History | LinkView
 POINTS_KEPT: Final = 2000
 DISK_EVERY_S: Final = 30.0
 DISK_KEPT: Final = 240
+QUIET: Final = "reason"
+"""Events of this kind change a job's row and get no line of their own."""
+
 FIGURE: Final = "tok_s"
 """The figure that the plot of the overview shows."""
 
@@ -37,7 +40,7 @@ def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
 def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
     # An agent whose numbers begin anew has a new journal: events of the old one are of another run.
     known = snapshot.events if state.seq >= snapshot.seq else ()
-    events = {event.seq: event for event in (*known, *state.events)}
+    events = {event.seq: event for event in (*known, *state.events) if event.kind != QUIET}
     folded = replace(
         snapshot,
         run=state.plan.run if state.plan else snapshot.run,
@@ -61,7 +64,7 @@ def _event(snapshot: Snapshot, event: Event, now: float) -> Snapshot:
         received=now,
         seq=event.seq,
         statuses=statuses,
-        events=(event, *snapshot.events[: EVENTS_KEPT - 1]),
+        events=snapshot.events if event.kind == QUIET else (event, *snapshot.events[: EVENTS_KEPT - 1]),
     )
 
 

@@ -108,13 +108,15 @@ class Board:
             return
         if not text:
             text = f"{status.name} {state}" + (f": {reason}" if reason else "")
+        # A job that waits for something else than before is a figure that changed, not something that happened.
+        waits = state in (JobState.WAITING, JobState.QUEUED) and state is job.status.state and not by
         job.told_at = time.monotonic()
         with self.transaction():
             assert self._undo is not None
             self._undo.append((job, job.status))
             job.status = status
             self.save(job)
-            self.tell("state", text, job=job, by=by)
+            self.tell("reason" if waits else "state", text, job=job, by=by)
 
     def save(self, job: Job) -> None:
         """Journal a job without an event."""

@@ -13,8 +13,11 @@ import logging
 import os
 import pwd
 import re
+import signal
 import stat
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -24,7 +27,9 @@ from pipeline.progress import PROGRESS_VARIABLE
 from pipeline.protocol import JobSpec
 
 MASKED: Final = "***"
-LOGIN_WAIT_S: Final = 5.0
+LOGIN_WAIT_S: Final = 10.0
+LOGIN_GRACE_S: Final = 2.0
+LOGIN_RETRY_S: Final = 60.0
 
 _SESSION: Final = ("HOME", "USER", "LOGNAME", "SHELL")
 _VOLATILE: Final = re.compile(
@@ -95,20 +100,57 @@ def first_process_environment() -> dict[str, str] | None:
     return parse_environment(data)
 
 
-@functools.cache
-def login_environment() -> Mapping[str, str]:
-    """What the user's login shell sets; read once, empty if it does not answer. The first call may take seconds."""
+class LoginShell:
+    """What the user's login shell sets: read once; a shell that did not answer is asked again a minute later."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: Mapping[str, str] | None = None
+        self._ask_again = 0.0
+
+    def environment(self) -> Mapping[str, str]:
+        """The variables, none if the shell does not answer. The first call may take seconds."""
+        with self._lock:
+            if self._known is None and time.monotonic() >= self._ask_again:
+                self._known = _ask_login_shell()
+                self._ask_again = time.monotonic() + LOGIN_RETRY_S
+            return self._known or {}
+
+
+def _ask_login_shell() -> Mapping[str, str] | None:
     shell = os.environ.get("SHELL") or _password_entry().pw_shell or "/bin/sh"
-    command = f"echo {_MARK}; exec env -0"
+    argv = [shell, "-l", "-c", f"echo {_MARK}; exec env -0"]
     try:
-        done = subprocess.run(
-            [shell, "-l", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_WAIT_S,
-            start_new_session=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        _say_once(f"the login shell {shell} does not tell its environment: {type(error).__name__}")
-        return {}
-    return parse_environment(done.stdout.rpartition(f"{_MARK}\n".encode())[2])
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as error:
+        _say_once(f"the login shell {shell} does not start: {error.strerror}")
+        return None
+    try:
+        output, _ = process.communicate(timeout=LOGIN_WAIT_S)
+    except subprocess.TimeoutExpired:
+        _say_once(f"the login shell {shell} does not tell its environment within {LOGIN_WAIT_S:.0f} s")
+        _end_group(process)
+        return None
+    if process.returncode != 0:
+        _say_once(f"the login shell {shell} does not tell its environment: exit code {process.returncode}")
+        return None
+    return parse_environment(output.rpartition(f"{_MARK}\n".encode())[2])
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """TERM first: what a profile starts may hold locks that only its own clean-up removes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=LOGIN_GRACE_S)
+            return
+
+
+LOGIN: Final = LoginShell()
+login_environment = LOGIN.environment
 
 
 def parse_environment(data: bytes) -> dict[str, str]:

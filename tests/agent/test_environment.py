@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.agent import environment
 from pipeline.agent.environment import (
+    LoginShell,
     MissingSecret,
     SecretRefused,
     base_environment,
@@ -133,14 +134,12 @@ def test_the_login_shell_is_asked_past_what_its_profile_prints(tmp_path: Path, m
     (tmp_path / ".profile").write_text("echo welcome; export FROM_PROFILE='two words'; export EMPTY=\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/sh")
-    environment.login_environment.cache_clear()
-    try:
-        login = environment.login_environment()
-        assert login["FROM_PROFILE"] == "two words"
-        assert login["EMPTY"] == ""
-        assert "FROM_PROFILE" in base_environment({})
-    finally:
-        environment.login_environment.cache_clear()
+    shell = LoginShell()
+    monkeypatch.setattr(environment, "login_environment", shell.environment)
+    login = shell.environment()
+    assert login["FROM_PROFILE"] == "two words"
+    assert login["EMPTY"] == ""
+    assert "FROM_PROFILE" in base_environment({})
 
 
 @pytest.mark.parametrize("shell", ["/bin/false", "/no/such/shell"])
@@ -149,14 +148,10 @@ def test_a_login_shell_that_does_not_answer_is_done_without(
 ) -> None:
     monkeypatch.setenv("SHELL", shell)
     monkeypatch.setenv("LEFT", "over")
-    environment.login_environment.cache_clear()
-    try:
-        with caplog.at_level(logging.INFO):
-            assert environment.login_environment() == {}
-        assert shell in caplog.text
-        assert base_environment({})["LEFT"] == "over"
-    finally:
-        environment.login_environment.cache_clear()
+    with caplog.at_level(logging.INFO):
+        assert LoginShell().environment() == {}
+    assert shell in caplog.text
+    assert base_environment({})["LEFT"] == "over"
 
 
 def test_a_login_shell_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +159,7 @@ def test_a_login_shell_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setattr(environment, "LOGIN_WAIT_S", 0.2)
-    environment.login_environment.cache_clear()
-    try:
-        assert environment.login_environment() == {}
-    finally:
-        environment.login_environment.cache_clear()
+    assert LoginShell().environment() == {}
 
 
 @given(st.dictionaries(st.text("ABC_", min_size=1), st.text(st.characters(exclude_characters="\0"))))
