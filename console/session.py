@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from console.client import AgentClient
+from console.client import AgentClient, AgentError
 from console.link.errors import DeployError, LinkError, LinkRefused
 from console.link.reconnect import Link, LinkStatus
 from console.tui.session import ControlError, JobAction
@@ -39,6 +39,7 @@ class Session:
         self._by = by
         self._client: AgentClient | None = None
         self._trouble = ""
+        self._anew = True  # the state is to be read before the stream is followed
         self._broken = False  # the trouble stays until the operator asks again
         self._again = asyncio.Event()
         self._on_snapshot: Callable[[Snapshot], None] = lambda _: None
@@ -101,6 +102,8 @@ class Session:
                     self._set_trouble("")
                     continue
                 except LinkError as error:
+                    # An agent that says no to our number of the last event has another journal.
+                    self._anew = self._anew or isinstance(error, AgentError)
                     failures = 1 if self.snapshot.received != heard else failures + 1
                     self._set_trouble(str(error))
                 if failures >= REOPEN_AFTER and self._link.status.state == "live":
@@ -118,8 +121,9 @@ class Session:
 
     async def _follow(self, client: AgentClient) -> None:
         """Read the stream until it breaks. After a break it goes on from the last event seen, so none is missed."""
-        if self.snapshot.plan is None:
+        if self._anew:
             self._fold(await client.state())
+            self._anew = False
         async with contextlib.aclosing(client.stream(self.snapshot.seq)) as stream:
             async for line in stream:
                 outdated = self._outdated(line)
@@ -137,19 +141,18 @@ class Session:
     async def _keep_history(self) -> None:
         """Now and then the whole run's curve and the agent's own state, which events do not carry."""
         while True:
-            client = self._client
-            if client is not None and self.snapshot.plan is not None:
-                stage, figure = PLOTTED
-                with contextlib.suppress(LinkError):
-                    for spec in self.snapshot.plan.jobs:
-                        if spec.stage == stage:
-                            self._fold(await client.history(spec.name, figure, HISTORY_POINTS))
-                    state = await client.state()
-                    if state.seq >= self.snapshot.seq:
-                        self._fold(state)
-                await asyncio.sleep(HISTORY_EVERY_S)
-            else:
+            if self._client is None or self.snapshot.plan is None:
                 await asyncio.sleep(FIRST_PAUSE_S)
+                continue
+            stage, figure = PLOTTED
+            with contextlib.suppress(ControlError):
+                for spec in self.snapshot.plan.jobs:
+                    if spec.stage == stage:
+                        self._fold(await self.history(spec.name, figure, HISTORY_POINTS))
+                state = await self._ask(lambda client: client.state())
+                if state.seq >= self.snapshot.seq:
+                    self._fold(state)
+            await asyncio.sleep(HISTORY_EVERY_S)
 
     # --- What the operator asks for ---
 

@@ -1,0 +1,195 @@
+"""The session against a real agent over a real SSH server: it follows, catches up, acts, and says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from console.client import AgentClient
+from console.link.channel import bridge_argv
+from console.link.deploy import deploy, ensure_agent
+from console.link.errors import DeployError
+from console.link.reconnect import Link
+from console.session import ClientFactory, Session
+from console.tui.app import Deck
+from console.tui.session import ControlError
+from console.view import Snapshot
+from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
+from tests.link.conftest import LoopbackServer
+from tests.tui.screen import until, until_shown
+
+PYTHON = sys.executable
+SCRIPT = "echo first line of [rank0]; exec sleep 600"
+
+
+def plan(release: str, script: str = SCRIPT) -> Plan:
+    never = RestartPolicy(when="never")
+    return Plan(
+        "test run",
+        release,
+        (
+            JobSpec("prep:B5", "prep", ("/bin/sh", "-c", script), restart=never, stop_grace_s=2),
+            JobSpec("prep:B6", "prep", ("/bin/sh", "-c", "echo no; exit 7"), restart=never),
+        ),
+    )
+
+
+class Following:
+    """A session that runs, and the agent's client behind it."""
+
+    def __init__(self, session: Session, link: Link, workdir: Path) -> None:
+        self.session = session
+        self.link = link
+        self.workdir = workdir
+        self._changed = asyncio.Event()
+
+    def note(self, _: Snapshot) -> None:
+        self._changed.set()
+
+    async def until(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
+        async with asyncio.timeout(40):
+            while not holds(self.session.snapshot):
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.2)
+        return self.session.snapshot
+
+    async def state(self, job: str, state: JobState) -> Snapshot:
+        return await self.until(lambda seen: job in seen.statuses and seen.statuses[job].state is state)
+
+
+def agent_pid(snapshot: Snapshot) -> int:
+    assert snapshot.agent is not None
+    return snapshot.agent.pid
+
+
+def client_for(workdir: Path) -> ClientFactory:
+    """Deploys, starts the agent if need be, gives it the plan if it has none."""
+
+    async def client(live: Link) -> AgentClient:
+        release = await deploy(live, str(workdir), PYTHON)
+        await ensure_agent(live, str(workdir), PYTHON, release, by="test")
+        opened = AgentClient(live, bridge_argv(str(workdir), PYTHON, release))
+        async with AgentClient(live, bridge_argv(str(workdir), PYTHON, release)) as own:
+            if (await own.state()).plan is None:
+                await own.apply(ApplyRequest(plan(release), by="test"))
+        return opened
+
+    return client
+
+
+def session_on(link: Link, workdir: Path) -> Session:
+    return Session(link, client_for(workdir), run="not known yet", host_label="loopback", by="ana")
+
+
+@contextlib.asynccontextmanager
+async def following(server: LoopbackServer, workdir: Path) -> AsyncIterator[Following]:
+    async with Link(server.endpoint) as link:
+        it = Following(session_on(link, workdir), link, workdir)
+        task = asyncio.create_task(it.session.run(it.note))
+        try:
+            yield it
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_it_follows_acts_and_fetches(loopback: LoopbackServer, workdir: Path) -> None:
+    async with following(loopback, workdir) as it:
+        with pytest.raises(ControlError):
+            await it.session.detail("prep:B5")
+        seen = await it.state("prep:B5", JobState.RUNNING)
+        assert seen.run == "test run"
+        assert seen.link.state == "live"
+        await it.state("prep:B6", JobState.FAILED)
+        assert (await it.session.log("prep:B5", 1, -1000, 1000)).data == b"first line of [rank0]\n"
+        assert (await it.session.search("prep:B5", 1, "rank0", 0, 10)).offsets == (0,)
+        assert (await it.session.detail("prep:B5")).spec.name == "prep:B5"
+        assert (await it.session.history("", "memory_used", 10)).figure == "memory_used"
+        reply = await it.session.act("stop", "prep:B5")
+        assert reply.done, reply.text
+        seen = await it.state("prep:B5", JobState.STOPPED)
+        assert any(event.by == "ana" for event in seen.events)
+        assert (await it.session.restart_crashed()).done
+        await it.until(lambda seen: seen.statuses["prep:B6"].attempt == 2)
+        with pytest.raises(ControlError, match="no job"):
+            await it.session.act("stop", "prep:none")
+
+
+async def test_an_agent_that_was_killed_is_followed_again_without_a_gap(
+    loopback: LoopbackServer, workdir: Path
+) -> None:
+    async with following(loopback, workdir) as it:
+        first = await it.state("prep:B5", JobState.RUNNING)
+        pid = first.statuses["prep:B5"].pid
+        os.kill(agent_pid(first), signal.SIGKILL)
+        seen = await it.until(lambda seen: agent_pid(seen) != agent_pid(first))
+        assert seen.statuses["prep:B5"].pid == pid
+        numbers = sorted(event.seq for event in seen.events)
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_a_new_journal_is_read_from_its_beginning(loopback: LoopbackServer, workdir: Path) -> None:
+    async with following(loopback, workdir) as it:
+        first = await it.state("prep:B6", JobState.FAILED)
+        request = ActionRequest(by="test", request="end it")
+        async with AgentClient(
+            it.link, bridge_argv(str(workdir), PYTHON, first.agent.release if first.agent else "")
+        ) as own:
+            await own.shutdown(request, stop_jobs=True)
+        await it.until(lambda seen: bool(seen.link.detail))
+        shutil.rmtree(workdir / "agent")
+        shutil.rmtree(workdir / "jobs")
+        seen = await it.until(lambda seen: seen.seq > 0 and seen.agent != first.agent and not seen.link.detail)
+        assert seen.plan is not None
+        assert len({event.seq for event in seen.events}) == len(seen.events)
+        await it.state("prep:B5", JobState.RUNNING)
+
+
+async def test_what_is_wrong_on_the_host_waits_for_the_operator(loopback: LoopbackServer, workdir: Path) -> None:
+    tries = 0
+
+    async with Link(loopback.endpoint) as link:
+
+        async def client(live: Link) -> AgentClient:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise DeployError("no python3.11 on the host: name one as host.python")
+            return await client_for(workdir)(live)
+
+        session = Session(link, client, run="r", host_label="loopback", by="ana")
+        it = Following(session, link, workdir)
+        task = asyncio.create_task(session.run(it.note))
+        seen = await it.until(lambda seen: seen.link.state == "refused")
+        assert seen.link.detail == "no python3.11 on the host: name one as host.python"
+        assert tries == 1
+        session.retry()
+        await it.state("prep:B5", JobState.RUNNING)
+        assert it.session.snapshot.link.state == "live"
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_console_on_a_real_agent(loopback: LoopbackServer, workdir: Path) -> None:
+    async with Link(loopback.endpoint) as link:
+        app = Deck(session_on(link, workdir))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: app.snapshot.plan is not None, 40.0)
+            await until_shown(pilot, "1 needs you: prep:B6 failed")
+            await pilot.press("n", "r")
+            await until(pilot, lambda: app.snapshot.statuses["prep:B6"].attempt == 2, 20.0)
+            await pilot.press("k", "l")
+            await until_shown(pilot, "first line of [rank0]")
+            await pilot.press("escape", "enter")
+            await until_shown(pilot, "exec sleep 600")
