@@ -153,7 +153,7 @@ class _Owner(asyncssh.SSHClient):
             return True
         self.refusal = LinkRefused(
             f"the host key of {name} is not known yet: {offered}. "
-            "If the host's own fingerprint is the same, accept it once",
+            "If the host's own fingerprint is the same, accept it once (--accept-new-host-key)",
             key.get_fingerprint(),
         )
         return False
