@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from console.view.jobs import WHY_LIMIT, JobRow
 from console.view.text import clean
 from pipeline.protocol import DatasetCount, Eta, History, JobState, ServerSample
+
+
+NOT_SAMPLED: Final = "not sampled"
+"""The reason prep gives for rows beyond those that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class DatasetRow:
     read: int = 0
     kept: int = 0
     dropped: int = 0
-    reasons: tuple[tuple[str, int], ...] = ()  # most frequent first
+    reasons: tuple[tuple[str, int], ...] = ()  # most frequent first, what was not sampled last
     tokens: int = 0
     total: int | None = None
     rate: float | None = None  # rows per second
@@ -28,6 +33,11 @@ class DatasetRow:
     answered: int | None = None
     to_answer: int | None = None
     reported: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Rows dropped for what is in them."""
+        return self.dropped - dict(self.reasons).get(NOT_SAMPLED, 0)
 
     @property
     def share(self) -> float | None:
@@ -92,7 +102,8 @@ def _counts(row: JobRow) -> Mapping[str, DatasetCount]:
 
 
 def _dataset(name: str, row: JobRow, counted: DatasetCount, answers: DatasetCount | None, alone: bool) -> DatasetRow:
-    reasons = sorted(counted.dropped.items(), key=lambda item: -item[1])
+    # Rows that were left out on purpose must not hide why others were lost.
+    reasons = sorted(counted.dropped.items(), key=lambda item: (item[0] == NOT_SAMPLED, -item[1]))
     return DatasetRow(
         name=clean(name, 40),
         job=row.name,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from console.view import Snapshot, fold
 from console.view.jobs import JobRow
-from pipeline.protocol import JobSample, JobState, JobStatus, ServerSample
+from pipeline.protocol import DatasetCount, JobSample, JobState, JobStatus, ServerSample
 from tests.view import scenario
 
 
@@ -58,6 +58,17 @@ def test_datasets_count_rows_reasons_and_answers() -> None:
     assert empty.reasons[0] == ("no user turn", 113_200)
     assert (datasets["B3"].answered, datasets["B3"].to_answer) == (4900, 12000)
     assert datasets["A1"].answered is None
+
+
+def test_rows_that_were_not_asked_for_do_not_hide_why_others_were_lost() -> None:
+    status, sample = scenario.done("prep:B2", 15_000)
+    assert status.result is not None
+    counts = {"B2": DatasetCount(50_000, 15_000, {"not sampled": 34_000, "no user turn": 1_000}, total=50_000)}
+    status = replace(status, result=replace(status.result, datasets=counts))
+    snapshot = fold(scenario.started(0.0), scenario.state_of({"prep:B2": status}, {"prep:B2": sample}), 0.0)
+    row = next(row for row in snapshot.datasets if row.name == "B2")
+    assert row.reasons[0] == ("no user turn", 1_000)
+    assert (row.dropped, row.lost) == (35_000, 1_000)
 
 
 def test_a_dataset_that_has_not_reported_is_listed() -> None:

@@ -53,6 +53,6 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
     if row.state is JobState.RUNNING:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
         why = " · ".join(part for part in (fmt.percent(row.share), pace, why) if part and part != fmt.NOTHING)
-    dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>6}  ", "$warn" if row.dropped else "")
+    dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>6}  ", "$warn" if row.lost else "$label")
     kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if row.read and not row.kept and not row.eta else "")
     return line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()
