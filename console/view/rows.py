@@ -10,7 +10,6 @@ from console.view.jobs import WHY_LIMIT, JobRow
 from console.view.text import clean
 from pipeline.protocol import DatasetCount, Eta, History, JobState, ServerSample
 
-
 NOT_SAMPLED: Final = "not sampled"
 """The reason prep gives for rows beyond those that were asked for."""
 
