@@ -54,7 +54,7 @@ system-packages:
 lock:
 	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-options --no-header --no-annotate --upgrade-package torch==2.13.0 -o requirements.lock pyproject.toml
-	sed -i 's/+cpu$$//' requirements.lock
+	sed -i -e 's/+cpu$$//' -e '/^draftdeck @/d' requirements.lock
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
