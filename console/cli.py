@@ -21,6 +21,8 @@ EXIT_CODES: Final = """exit codes:
   3  the host or its agent cannot be reached, or refused
 """
 
+CHANGING: Final = ("apply", "start", "stop", "restart", "kill", "waive", "secret")
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -29,17 +31,16 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", type=Path, default=Path("config.toml"), help="the run's config (default: config.toml)"
-    )
-    parser.add_argument("--read-only", action="store_true", help="watch only: no key changes anything")
-    parser.add_argument(
-        "--accept-new-host-key", action="store_true", help="record the host's key if none is known yet, and show it"
-    )
+    _common(parser, config=Path("config.toml"), flag=False)
+    anywhere = argparse.ArgumentParser(add_help=False)
+    _common(anywhere, config=argparse.SUPPRESS, flag=argparse.SUPPRESS)  # absent here: what stood before the command
     verbs = parser.add_subparsers(dest="command", metavar="command")
 
-    verbs.add_parser("check", help="validate the config without a host, and print the run in numbers")
-    apply = verbs.add_parser("apply", help="bring the pipeline to the host and make its jobs follow the config")
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=[anywhere])
+
+    command("check", "validate the config without a host, and print the run in numbers")
+    apply = command("apply", "bring the pipeline to the host and make its jobs follow the config")
     apply.add_argument("--dry-run", action="store_true", help="only show what would change, job by job")
     apply.add_argument(
         "--confirm",
@@ -48,16 +49,21 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="JOB",
         help="a job whose records may be discarded (repeatable)",
     )
-    status = verbs.add_parser("status", help="the state of the run, without a screen")
+    status = command("status", "the state of the run, without a screen")
     status.add_argument("--json", action="store_true", help="as JSON")
-    verbs.add_parser("report", help="a summary of the run in Markdown")
-    for verb, text in (("start", "start"), ("stop", "stop"), ("restart", "restart"), ("kill", "end without grace")):
-        action = verbs.add_parser(verb, help=f"{text} jobs")
+    command("report", "a summary of the run in Markdown")
+    for verb, text in (
+        ("start", "start jobs"),
+        ("stop", "stop jobs: TERM, then their grace time"),
+        ("restart", "stop jobs, then start them again"),
+        ("kill", "end jobs at once, without their grace time"),
+    ):
+        action = command(verb, text)
         action.add_argument("jobs", nargs="+", metavar="JOB")
-    waive = verbs.add_parser("waive", help="let the jobs behind a failed one go on without it")
+    waive = command("waive", "let the jobs behind a failed one go on without it")
     waive.add_argument("jobs", nargs=1, metavar="JOB")
     waive.add_argument("--reason", required=True, help="why; it stands in the event log and the report")
-    secret = verbs.add_parser("secret", help="store a secret's value on the host, read from standard input")
+    secret = command("secret", "store a secret's value on the host, read from standard input")
     secret.add_argument("verb", choices=["set"])
     secret.add_argument("name", metavar="NAME")
     demo = verbs.add_parser("demo", help="the whole pipeline on a small model, on this machine")
@@ -72,8 +78,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _common(parser: argparse.ArgumentParser, *, config: Path | str, flag: bool | str) -> None:
+    """The options that stand before the command or after it."""
+    parser.add_argument("--config", type=Path, default=config, help="the run's config (default: config.toml)")
+    parser.add_argument("--read-only", action="store_true", default=flag, help="watch only: no key changes anything")
+    parser.add_argument(
+        "--accept-new-host-key",
+        action="store_true",
+        default=flag,
+        help="record the host's key if none is known yet, and show it",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.read_only and arguments.command in CHANGING:
+        parser.error(f"{arguments.command} changes the run; leave --read-only out")
     try:
         code = _run(arguments)
     except ConfigErrors as errors:
