@@ -40,10 +40,10 @@ class ConfigError:
 
 
 class ConfigErrors(Exception):  # noqa: N818 - a collection of them
-    """All findings of one file, in the order of its lines."""
+    """All findings of one file, in the order of its lines, each once however many servers share the place."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
-        self.errors: tuple[ConfigError, ...] = tuple(sorted(errors, key=lambda error: error.line))
+        self.errors: tuple[ConfigError, ...] = tuple(sorted(dict.fromkeys(errors), key=lambda error: error.line))
         super().__init__(self.errors)
 
     def __str__(self) -> str:

@@ -170,6 +170,7 @@ def test_a_broken_config_names_line_and_remedy(case: Broken) -> None:
         assert part in str(error)
     assert error.hint or error.allowed, "an error has to say what to do"
     assert all(letter.isprintable() for letter in str(error))
+    assert len(found) == len(set(found)), "said twice"
 
 
 def test_all_errors_are_found_at_once_in_the_order_of_their_lines() -> None:
