@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from console.client import AgentClient, AgentError
+from console.controls import ControlError, JobAction
 from console.link.errors import DeployError, LinkError, LinkRefused
 from console.link.reconnect import Link, LinkStatus
-from console.tui.session import ControlError, JobAction
 from console.view import LinkView, Message, Snapshot, fold
 from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
 
@@ -31,7 +31,7 @@ PLOTTED: Final = ("generate", "tok_s")  # stage and figure of the overview's plo
 
 
 class Session:
-    """Answers ``console.tui.session.Controls``. The link must be entered before ``run``, and outlive it."""
+    """Answers ``console.controls.Controls``. The link must be entered before ``run``, and outlive it."""
 
     def __init__(self, link: Link, client_factory: ClientFactory, *, run: str, host_label: str, by: str) -> None:
         self._link = link

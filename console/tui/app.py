@@ -15,6 +15,7 @@ from rich.text import Text
 from textual.app import App
 from textual.screen import Screen
 
+from console.controls import Controls
 from console.tui.keymap import Situation
 from console.tui.palette import DARK, LIGHT
 from console.tui.screens.base import DeckScreen
@@ -22,7 +23,6 @@ from console.tui.screens.help import HelpScreen
 from console.tui.screens.job import JobScreen
 from console.tui.screens.log import LogScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.session import Controls
 from console.view import Snapshot, Tone
 from console.view.text import clean
 

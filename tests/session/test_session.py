@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from console.client import AgentClient
+from console.controls import ControlError
 from console.link.channel import bridge_argv
 from console.link.deploy import deploy, ensure_agent
 from console.link.errors import DeployError
 from console.link.reconnect import Link
 from console.session import ClientFactory, Session
 from console.tui.app import Deck
-from console.tui.session import ControlError
 from console.view import Snapshot
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
 from tests.link.conftest import LoopbackServer

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from console.tui.session import ControlError, JobAction
+from console.controls import ControlError, JobAction
 from console.view import Message, Snapshot, fold
 from pipeline.protocol import ActionReply, History, JobDetail, LogHits, LogPage
 from tests.view import scenario
 
 
 class ScriptedSession:
-    """Answers ``console.tui.session.Controls`` from what a test puts into it."""
+    """Answers ``console.controls.Controls`` from what a test puts into it."""
 
     def __init__(self, snapshot: Snapshot, log: bytes = b"") -> None:
         self.snapshot = snapshot

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from textual.screen import Screen
 
+from console.controls import ControlError, Controls, JobAction
 from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
-from console.tui.session import ControlError, Controls, JobAction
 from console.view import Snapshot, Tone
 from console.view.jobs import JobRow
 from pipeline.protocol import ActionReply

@@ -12,11 +12,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from console.controls import ControlError
 from console.tui.keymap import Scope, bindings
 from console.tui.palette import GLYPHS, TONES
 from console.tui.screens.base import DeckScreen
 from console.tui.screens.moving import Moving
-from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.tui.widgets.pane import Piece, joined, line, lines
 from console.view import Tone, attention

@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input
 
+from console.controls import ControlError
 from console.tui.keymap import Scope, Situation, bindings
 from console.tui.screens.base import DeckScreen
 from console.tui.screens.moving import Moving
-from console.tui.session import ControlError
 from console.tui.widgets.bars import AttentionBar, Bar, KeyBar, StatusBar
 from console.tui.widgets.logview import LogView
 from console.tui.widgets.pane import Piece, fit, line

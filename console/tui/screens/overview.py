@@ -217,7 +217,7 @@ class OverviewScreen(DeckScreen):
     def action_filter(self) -> None:
         self._input.add_class("-open")
         self._input.value = self._filter
-        self._input.focus()
+        self.set_focus(self._input)  # at once: the next keys may be here already
 
     @on(Input.Changed, "#filter")
     def _typed(self, event: Input.Changed) -> None:
