@@ -1,11 +1,13 @@
-"""How a job says what it has done: JSON lines in the file that DRAFTDECK_PROGRESS names, or plain lines on stderr.
+"""How a job says what it has done: JSON lines in the file that DRAFTDECK_PROGRESS names, and plain lines on stderr.
 
 A stage makes one ``Reporter``, calls ``update`` as often as it likes (a line is written at most every half second) and
-``finish`` once. The lines are ``pipeline.protocol.ProgressLine``.
+``finish`` once. The JSON lines are ``pipeline.protocol.ProgressLine``. Where they go to a file, standard error is the
+job's log: it gets a line for each phase, one a minute in a long one, and the result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -19,6 +21,7 @@ from pipeline.protocol import DatasetCount, Eta, Progress, ProgressLine, Result
 
 PROGRESS_VARIABLE: Final = "DRAFTDECK_PROGRESS"
 INTERVAL_S: Final = 0.5
+LOG_INTERVAL_S: Final = 60.0
 
 
 class Reporter:
@@ -29,6 +32,8 @@ class Reporter:
         self._path = path or (Path(named) if named else None)
         self._interval_s = interval_s
         self._next = 0.0
+        self._logged_phase = ""
+        self._log_next = 0.0
 
     def update(
         self,
@@ -59,11 +64,13 @@ class Reporter:
             note=note,
             eta=eta,
         )
-        if self._path is None:
+        if self._path is None or phase != self._logged_phase or now >= self._log_next:
+            self._logged_phase, self._log_next = phase, now + LOG_INTERVAL_S
             share = f" of {total:,.0f}" if total is not None else ""
-            print(f"{phase}: {done:,.0f}{share} {unit} {note}".rstrip(), file=sys.stderr, flush=True)
-            return
-        self._append(ProgressLine(progress=progress))
+            counted = f": {done:,.0f}{share} {unit}" if done or total is not None else ""
+            self._log(f"{phase}{counted}{f' · {note}' if note else ''}")
+        if self._path is not None:
+            self._append(ProgressLine(progress=progress))
 
     def finish(
         self,
@@ -74,8 +81,8 @@ class Reporter:
         datasets: Mapping[str, DatasetCount] | None = None,
     ) -> None:
         """Report the result: the number of records made and one line on them. Zero records make the job ``empty``."""
+        self._log(message)
         if self._path is None:
-            print(message, file=sys.stderr, flush=True)
             return
         self._append(
             ProgressLine(
@@ -84,6 +91,12 @@ class Reporter:
                 )
             )
         )
+
+    def _log(self, text: str) -> None:
+        stamp = "" if self._path is None else f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] "
+        # As for the file: a log that cannot be written is no reason to end.
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{stamp}{text}", file=sys.stderr, flush=True)
 
     def _append(self, line: ProgressLine) -> None:
         assert self._path is not None
