@@ -12,7 +12,7 @@ EXIT_SPACE = 4096  # bytes kept for the exit record, so that a full disk cannot 
 
 
 def claim(folder: str, owner: Mapping[str, object]) -> bool:
-    """Create the attempt's claim; False when somebody else has."""
+    """Create the attempt's claim; False when somebody else has. ``sync``, or the next file, makes its name durable."""
     path = os.path.join(folder, "claim")
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -23,7 +23,6 @@ def claim(folder: str, owner: Mapping[str, object]) -> bool:
         os.fsync(handle)
     finally:
         os.close(handle)
-    sync(folder)
     return True
 
 
@@ -40,8 +39,9 @@ def reserve(folder: str) -> None:
 
 
 def write_exit(folder: str, record: Mapping[str, object]) -> None:
+    """Write the exit record into the space that was kept for it."""
     temporary = os.path.join(folder, ".exit.json")
-    data = json.dumps(record).encode()
+    data = json.dumps(record, ensure_ascii=False).encode()
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.pwrite(handle, data, 0)
@@ -54,6 +54,7 @@ def write_exit(folder: str, record: Mapping[str, object]) -> None:
 
 
 def replace(folder: str, name: str, data: bytes) -> None:
+    """Write a file durably, whole or not at all."""
     temporary = os.path.join(folder, f".{name}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -63,6 +64,16 @@ def replace(folder: str, name: str, data: bytes) -> None:
         os.close(handle)
     os.rename(temporary, os.path.join(folder, name))
     sync(folder)
+
+
+def oom_kills(counter: str) -> int | None:
+    """The figure of a cgroup's memory.events or memory.oom_control; None where it cannot be read."""
+    try:
+        with open(counter) as file:
+            figures = dict(line.split(None, 1) for line in file)
+        return int(figures["oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def sync(folder: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pipeline.agent.attempt_files import claim
+from pipeline.agent.attempt_files import claim, sync
 from pipeline.agent.identity import Process
 
 Record = TypeVar("Record")
@@ -38,6 +38,7 @@ class Started:
     start: int
     at: float
     monotonic: float
+    oom_counter: str = ""  # the file that counts the kernel's kills for memory where the job runs
 
     @property
     def process(self) -> Process:
@@ -79,7 +80,9 @@ def abandon(folder: Path, me: Process, container: str) -> bool:
     """Claim an attempt that no shim has claimed, so that none ever will; False when a shim was faster."""
     folder.mkdir(parents=True, exist_ok=True)
     owner: dict[str, object] = {"owner": "abandoned", "pid": me.pid, "start": me.start, "container": container}
-    return claim(str(folder), owner)
+    won = claim(str(folder), owner)
+    sync(str(folder))
+    return won
 
 
 def claimed(folder: Path) -> bool:
