@@ -103,7 +103,7 @@ def _end(board: Board, job: Job, request: ActionRequest, *, kill: bool) -> tuple
     name, run = job.spec.name, job.run
     if run is not None:
         job.wanted = "stop"
-        run.stop_by, run.again = request.by, False
+        run.stop_by, run.again, run.kill = request.by, False, run.kill or kill
         word = "killed" if kill else "stopped"
         board.set(job, JobState.STOPPING, f"being {word}, as {request.by} asked", by=request.by)
         return ActionReply(True, f"{'killing' if kill else 'stopping'} {name}"), [lambda: run.end(kill=kill)]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pipeline.agent.run import Run
 from pipeline.agent.store import JobRecord, Store
 from pipeline.protocol import (
+    STALE_S,
     Attempt,
     Beat,
     Event,
@@ -41,6 +42,7 @@ class Job:
     run: Run | None = None
     sample: JobSample = field(default_factory=JobSample)
     server: ServerSample | None = None
+    server_at: float = 0.0  # monotonic; when the server was last looked at
     removed: bool = False
     told_at: float = 0.0  # monotonic; of the newest event
 
@@ -56,16 +58,18 @@ class Board:
         self.host: HostSample | None = None
         self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
         self.closing = False
+        self.deaths: deque[tuple[str, int, float]] = deque(maxlen=200)  # by SIGKILL: job, attempt, monotonic time
+        self.looked_at = 0.0  # monotonic; when the jobs were last looked at
         self._listeners: set[asyncio.Event] = set()
-        self._undo: list[tuple[Job, JobStatus]] | None = (
-            None  # statuses before the open transaction; None: none is open
-        )
+        self._changing = False
         self._load()
 
     def recall(self, run: Run) -> None:
         """Give the run of an adopted attempt what the journal says was asked of it."""
-        record = self.store.jobs()[run.job]
-        run.stop_by, run.again, run.condemned = record.stop_by, record.again, record.condemned
+        record = self.store.job(run.job)
+        if record is not None:
+            run.stop_by, run.again, run.condemned = record.stop_by, record.again, record.condemned
+            run.kill = record.kill
 
     def _load(self) -> None:
         specs = {spec.name: spec for spec in self.plan.jobs} if self.plan is not None else {}
@@ -83,22 +87,26 @@ class Board:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Journal everything inside as a whole; when that fails, statuses and events are as before."""
-        if self._undo is not None:
+        """Journal everything inside as a whole; when that fails, plan, jobs, runs and events are as before."""
+        if self._changing:
             yield
             return
-        self._undo = []
+        plan, jobs = self.plan, dict(self.jobs)
+        things = [*jobs.values(), *self.runs()]
+        before = [dict(vars(thing)) for thing in things]
+        self._changing = True
         try:
             with self.store.transaction():
                 yield
         except BaseException:
-            for job, status in reversed(self._undo):
-                job.status = status
+            self.plan, self.jobs = plan, jobs
+            for thing, fields in zip(things, before, strict=True):
+                vars(thing).update(fields)
             while self.events and self.events[-1].seq > self.store.seq:
                 self.events.pop()
             raise
         finally:
-            self._undo = None
+            self._changing = False
 
     def set(self, job: Job, state: JobState, reason: str = "", *, by: str = "", text: str = "", **changes: Any) -> None:
         """Give a job a state; journaled with an event unless nothing changed at all."""
@@ -110,19 +118,17 @@ class Board:
             text = f"{status.name} {state}" + (f": {reason}" if reason else "")
         # A job that waits for something else than before is a figure that changed, not something that happened.
         waits = state in (JobState.WAITING, JobState.QUEUED) and state is job.status.state and not by
-        job.told_at = time.monotonic()
         with self.transaction():
-            assert self._undo is not None
-            self._undo.append((job, job.status))
-            job.status = status
+            job.status, job.told_at = status, time.monotonic()
             self.save(job)
             self.tell("reason" if waits else "state", text, job=job, by=by)
 
     def save(self, job: Job) -> None:
         """Journal a job without an event."""
         run = job.run
-        asked = (run.stop_by, run.again, run.condemned) if run is not None else ("", False, "")
-        record = JobRecord(job.status, job.wanted, job.restarts, self.boot, job.need, *asked)
+        record = JobRecord(job.status, job.wanted, job.restarts, self.boot, job.need)
+        if run is not None:
+            record = replace(record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned)
         self.store.set_job(job.spec.name, record)
 
     def save_attempt(self, run: Run, attempt: Attempt, *, ended: bool) -> None:
@@ -160,10 +166,18 @@ class Board:
         return tuple(job.run for job in self.jobs.values() if job.run is not None)
 
     def beat(self) -> Beat:
-        samples = {
-            name: replace(job.sample, server=job.server) for name, job in self.jobs.items() if job.status.attempt
-        }
+        samples = {name: self._sample(job) for name, job in self.jobs.items() if job.status.attempt}
         return Beat(time.time(), self.store.seq, self.host, samples)
+
+    def _sample(self, job: Job) -> JobSample:
+        """What is known of a job now: figures that could not be taken for a while are left out, they may be untrue."""
+        now = time.monotonic()
+        sample, server = job.sample, job.server
+        if now - self.looked_at > STALE_S:
+            sample = JobSample(progress=sample.progress, last_line=sample.last_line, log_bytes=sample.log_bytes)
+        if server is not None and now - job.server_at > STALE_S:
+            server = ServerSample(f"has not answered for {now - job.server_at:.0f} s", server.ready)
+        return replace(sample, server=server)
 
     def events_after(self, since: int, limit: int) -> list[Event]:
         """Events after number ``since``, from memory where it reaches back so far, else from the journal."""

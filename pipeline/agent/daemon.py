@@ -31,6 +31,9 @@ KEEPER_GAP_S: Final = 1.0
 LEAVE_S: Final = 0.2
 """Time for the answer to reach whoever asked the agent to leave."""
 
+SOCKETS: Final = {"agent.sock": False, "read.sock": True}
+"""Their names, and whether they can only be read from."""
+
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +76,7 @@ class Agent:
         await self.supervisor.start()
         api = Api(self.supervisor, Control(self.info, self.leave))
         servers, serving = [], []
-        for name, read_only in (("agent.sock", False), ("read.sock", True)):
+        for name, read_only in SOCKETS.items():
             config = uvicorn.Config(
                 api.app(read_only=read_only), lifespan="off", log_config=None, access_log=False, http="h11",
                 ws="none", timeout_keep_alive=600, timeout_graceful_shutdown=1, server_header=False,
@@ -94,6 +97,8 @@ class Agent:
             server.should_exit = True
         await asyncio.gather(*serving, keeping, return_exceptions=True)
         await self.supervisor.close()
+        for name in SOCKETS:
+            (self.runtime / name).unlink(missing_ok=True)  # the lock is still ours
 
     async def _keep_keeper(self) -> None:
         """Start the keeper again whenever it has died."""
@@ -138,6 +143,9 @@ def main(workdir: Path, runtime: Path) -> int:
 
     async def live() -> None:
         await Agent(workdir, runtime).run()
+        # The interpreter would wait for every thread, and one may hang in a login shell or in a dead mount.
+        logging.shutdown()
+        os._exit(0)
 
     asyncio.run(live())
     return 0

@@ -23,6 +23,8 @@ REASON_LIMIT: Final = 120
 FACT_LIMIT: Final = 300
 STAGES_WITH_RESULT: Final = frozenset({"prep", "generate", "merge"})
 """Stages that end with a result line; without one they did not end as they should, whatever their exit code."""
+OOM_WINDOW_S: Final = 60.0
+"""A kill that the kernel counted within a longer time may have been another's, days before."""
 EMPTY_CODE: Final = 3
 """Exit code of a stage that made no records."""
 
@@ -131,8 +133,13 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
         told[1] if told else "",
     )  # fmt: skip
     advice = "give it a higher memory need, so that it starts when that much is free, or run less beside it"
+    doubts = []
     if evidence.sigkills > kills:
-        facts = (*facts, f"{evidence.sigkills} jobs died of SIGKILL meanwhile")
+        doubts.append(f"{evidence.sigkills} jobs died of SIGKILL meanwhile")
+    if evidence.oom_window_s > OOM_WINDOW_S:
+        doubts.append(f"counted over {in_time(evidence.oom_window_s)}, for the agent was not there to see it move")
+    if doubts:
+        facts = (*facts, *doubts)
         return _failed("probable-oom", f"probably OOM-killed{at}", facts, advice)
     return _failed("oom", f"OOM-killed{at}" if itself and not told else f"a child was OOM-killed{at}", facts, advice)
 
@@ -260,6 +267,13 @@ def _from_log(evidence: Evidence, cause: Cause, *more: str) -> Verdict:
 def _facts(evidence: Evidence, log: LogEnd) -> tuple[str, ...]:
     last = f"last line of its log: {log.last}" if log.last else ""
     return (evidence.ending, *evidence.last_memory, *evidence.reported, last)
+
+
+def in_time(seconds: float) -> str:
+    """Seconds as "40 s", "12 min" or "3 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _line(text: str, limit: int = FACT_LIMIT) -> str:

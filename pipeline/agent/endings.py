@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
+from signal import SIGKILL
+from typing import Final
 
 from pipeline.agent import policy
 from pipeline.agent.board import Board, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
-from pipeline.agent.records import Exit
+from pipeline.agent.records import Exit, read_exit
 from pipeline.agent.run import Ending, Run
-from pipeline.agent.senses import Remains
+from pipeline.agent.senses import Remains, Senses
 from pipeline.protocol import Diagnosis, JobState
+
+SAMPLE_S: Final = 1.0
+CHILD_S: Final = 10.0
+"""A parent may notice so late that the kernel has killed its child."""
+TEARDOWN: Final = 10e9  # bytes a second
+
+Death = tuple[str, int, float]
+"""Of an attempt by SIGKILL: job, attempt, monotonic time."""
 
 
 def unstarted(error: str) -> Exit:
@@ -28,10 +39,23 @@ def _now() -> tuple[float, float]:
     return time.time(), time.monotonic()
 
 
-def verdict(job: Job, run: Run, ending: Ending, record: Exit, left: Remains) -> tuple[JobState, str, Diagnosis | None]:
-    """The final state, its reason in words, and the diagnosis."""
+def killed(run: Run, record: Exit) -> bool:
+    """Whether it died of a SIGKILL that nobody here asked for."""
+    return SIGKILL in (record.signal, (record.exit_code or 0) - 128) and not (run.stop_by or record.asked)
+
+
+def judge(
+    senses: Senses, job: Job, run: Run, ending: Ending, record: Exit, deaths: tuple[Death, ...], others: tuple[Run, ...]
+) -> tuple[Remains, tuple[JobState, str, Diagnosis | None]]:
+    """What an attempt left, and its final state, reason in words and diagnosis. For the thread of the senses.
+
+    ``deaths`` are the newest by SIGKILL, this one among them; ``others`` are the attempts not yet concluded.
+    """
+    left = senses.remains(run)
     if run.condemned:
-        return JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned)
+        return left, (JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned))
+    counted_at, before = _kills_before(senses, job, run, record)
+    died = record.main_exited[1]
     evidence = Evidence(
         spec=job.spec,
         exit_code=record.exit_code,
@@ -39,16 +63,38 @@ def verdict(job: Job, run: Run, ending: Ending, record: Exit, left: Remains) -> 
         log_tail=left.log_tail,
         result=left.result,
         progress=left.progress,
-        oom_before=record.oom_before,
+        oom_before=before,
         oom_after=record.oom_after,
+        oom_window_s=max(0.0, died - counted_at),
         stopped_by=run.stop_by,
         shim_lost=ending.shim_lost,
         container_restarted=bool(ending.container),
         last_sample=job.sample,
         error=record.error,
     )
+    if evidence.oom_kills:
+        evidence = replace(evidence, sigkills=max(1, _killed_since(counted_at, deaths, others)))
     state, reason, diagnosis = diagnose(evidence)
-    return state, ending.container or reason, diagnosis
+    return left, (state, ending.container or reason, diagnosis)
+
+
+def _kills_before(senses: Senses, job: Job, run: Run, record: Exit) -> tuple[float, int | None]:
+    """The kernel's count before the attempt died, and when it was read: at the last sample, else at the start."""
+    began = run.began if run.began is not None else record.main_exited[1]
+    patience = SAMPLE_S if killed(run, record) and not job.spec.service else CHILD_S
+    # The kernel counts when it kills; the process ends when its memory has been taken down.
+    seen = senses.kills_before(run, record.main_exited[1] - patience - run.peak / TEARDOWN)
+    return seen if seen is not None and seen[0] > began else (began, record.oom_before)
+
+
+def _killed_since(moment: float, deaths: tuple[Death, ...], others: tuple[Run, ...]) -> int:
+    """How many attempts died of SIGKILL since then, those that no one has concluded yet included."""
+    found = {(job, number) for job, number, at in deaths if at >= moment}
+    for run in others:
+        record = read_exit(run.folder)
+        if record is not None and killed(run, record) and record.main_exited[1] >= moment:
+            found.add((run.job, run.number))
+    return len(found)
 
 
 def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
@@ -59,7 +105,7 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
     if run.stop_by or run.condemned or job.wanted != "run" or job.removed:
         return None
     now = time.monotonic()
-    ran_s = max(0.0, (job.status.ended_at or 0) - (job.status.started_at or 0))
+    ran_s = max(0.0, record.tree_empty[1] - run.began) if run.began is not None else 0.0
     chance = random.random()  # noqa: S311 - spreads restarts, guards nothing
     found = policy.after_end(
         job.spec.restart, job.status.state, record.exit_code, job.restarts, ran_s, now, chance

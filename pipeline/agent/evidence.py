@@ -21,6 +21,7 @@ class Evidence:
     progress: Progress | None = None
     oom_before: int | None = None  # the cgroup's oom_kill, at the last sample before the end or at the start
     oom_after: int | None = None
+    oom_window_s: float = 0.0  # between the two
     stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
     shim_lost: bool = False
     container_restarted: bool = False

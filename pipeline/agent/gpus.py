@@ -8,12 +8,9 @@ import threading
 import time
 from typing import Any, Final
 
-from pipeline.protocol import GpuSample
+from pipeline.protocol import STALE_S, GpuSample
 
 INTERVAL_S: Final = 1.0
-STALE_S: Final = 15.0
-"""Older figures are not shown any more: the driver hangs."""
-
 _log = logging.getLogger(__name__)
 
 

@@ -51,7 +51,8 @@ def main(workdir: str) -> int:
         how = collect()
         say(f"the agent has ended: {how}")
         # One that was killed, or left by itself, is replaced at once; one that fails at its start would make this spin.
-        failed = how.startswith("exit code") and how != "exit code 0" and time.monotonic() - began < HEALTHY_S
+        short = time.monotonic() - began < HEALTHY_S
+        failed = how.startswith("exit code") and (agent is None or (how != "exit code 0" and short))
         failures = failures + 1 if failed else 0
         time.sleep(min(DELAY_MAX_S, DELAY_S * 2**failures) if failures else 0.0)
 

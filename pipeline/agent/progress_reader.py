@@ -37,6 +37,9 @@ class ProgressTail:
         self._skipping = False
         self._points: deque[tuple[float, float]] = deque()
         self._line_at = self._advance_at = time.monotonic()
+        self._looked = False
+        self.advanced = False
+        """Whether the job got further while this reader was there: what it found at its first look may be old."""
         self.progress: Progress | None = None
         self.result: Result | None = None
 
@@ -53,9 +56,12 @@ class ProgressTail:
                 file.seek(self._offset)
                 data = file.read(4 * BLOCK)
         except OSError:
+            self._looked = True
             return False
         self._offset += len(data)
-        return self._take(data)
+        changed = self._take(data)
+        self._looked = True
+        return changed
 
     @property
     def rate(self) -> float | None:
@@ -138,13 +144,17 @@ class ProgressTail:
         self._line_at = now
         if parsed.result is not None:
             self.result = parsed.result
-            self._advance_at = now
+            self._get_further(now)
         if parsed.progress is not None:
             if _advanced(self.progress, parsed.progress):
-                self._advance_at = now
+                self._get_further(now)
             self._point(parsed.progress)
             self.progress, self.result = parsed.progress, parsed.result
         return True
+
+    def _get_further(self, now: float) -> None:
+        self._advance_at = now
+        self.advanced |= self._looked
 
     def _point(self, new: Progress) -> None:
         old, points = self.progress, self._points

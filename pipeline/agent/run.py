@@ -16,7 +16,6 @@ import msgspec
 from pipeline.agent import records
 from pipeline.agent.environment import mask
 from pipeline.agent.identity import Process, alive, descendants, identify, open_pidfd, read_stat, send
-from pipeline.files import write_atomically
 from pipeline.progress import PROGRESS_VARIABLE
 from pipeline.protocol import JobSpec
 
@@ -40,6 +39,9 @@ class Run:
     kill: bool = False
     again: bool = False  # start anew when it has ended
     condemned: str = ""  # why the agent itself ends it
+    began: float | None = None  # monotonic; when its process was made, in this boot
+    oom_counter: str = ""  # the file that counts the kernel's kills for memory where it runs
+    watched: bool = False  # what looks at its process has been started
     peak: int = 0
     ending: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -54,13 +56,17 @@ class Run:
     def end(self, *, kill: bool = False) -> None:
         """End the tree: TERM, grace, KILL, or KILL at once. Through the shim while there is one."""
         self.kill |= kill
-        if self.shim is not None and send(self.shim, signal.SIGUSR1 if kill else signal.SIGTERM):
+        if self.shim is not None and send(self.shim, signal.SIGUSR1 if self.kill else signal.SIGTERM):
             return
         if self.shim is None and self.main is None:
             return  # not spawned yet: whoever spawns looks at stop_by
-        task = asyncio.get_running_loop().create_task(end_tree(self, 0.0 if kill else self.grace_s))
+        task = asyncio.get_running_loop().create_task(end_tree(self, 0.0 if self.kill else self.grace_s))
         self.ending.add(task)
         task.add_done_callback(self.ending.discard)
+
+    def take(self, record: records.Started) -> None:
+        """The job's process is known."""
+        self.main, self.began, self.oom_counter = record.process, record.monotonic, record.oom_counter
 
 
 @dataclass(frozen=True)
@@ -90,18 +96,19 @@ def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, 
         "grace_s": spec.stop_grace_s,
         "oom_score_adj": spec.oom_score_adj,
     }
-    write_atomically(run.folder / "spec.json", msgspec.json.encode(body))
+    # Not synced: nothing is started from it after a crash of the machine, and each restart of a job waits for this.
+    (run.folder / "spec.json").write_bytes(msgspec.json.encode(body))
     return {name: environment[name] for name in hidden}
 
 
 def spawn(run: Run, secrets: Mapping[str, str]) -> int:
     """Start the shim in a session of its own; a handle that says "started", or ends when the shim has."""
-    shim = Path(__file__).with_name("shim.py")
+    script = Path(__file__).with_name("shim.py")
     read, write = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", str(shim), str(run.folder)],
+            [sys.executable, "-I", "-S", str(script), str(run.folder)],
             dict(secrets),
             setsid=True,
             setsigmask=(),
@@ -119,18 +126,13 @@ def spawn(run: Run, secrets: Mapping[str, str]) -> int:
     return read
 
 
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-async def told(handle: int) -> None:
-    """Return when the shim behind ``handle`` has said that the job started, or has ended."""
+async def readable(handle: int) -> None:
+    """Return when there is something to be read from ``handle``, or its other end has closed; closes it."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(handle, _settle, future)
+    seen = asyncio.Event()
+    loop.add_reader(handle, seen.set)
     try:
-        await future
+        await seen.wait()
     finally:
         loop.remove_reader(handle)
         os.close(handle)
@@ -140,14 +142,7 @@ async def gone(process: Process) -> None:
     """Return when exactly this process has ended; one that is a child of ours is collected."""
     handle = open_pidfd(process)
     if handle is not None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(handle, _settle, future)
-        try:
-            await future
-        finally:
-            loop.remove_reader(handle)
-            os.close(handle)
+        await readable(handle)
     found = read_stat(process.pid)
     if found is not None and found[3] == process.start and found[1] == os.getpid():
         os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222 - it has ended
@@ -155,15 +150,16 @@ async def gone(process: Process) -> None:
 
 async def follow(run: Run, handle: int | None, started: Callable[[records.Started], None]) -> Ending:
     """Follow an attempt whose shim is known to its end; ``started`` is called once the job's process is known."""
-    if run.shim is not None:
+    shim = run.shim
+    if shim is not None:
         if handle is not None:
-            await told(handle)
-        while (record := records.read_started(run.folder)) is None and alive(run.shim):  # noqa: ASYNC110 - the shim writes it
+            await readable(handle)  # "started", or the end of the shim
+        while (record := records.read_started(run.folder)) is None and alive(shim):  # noqa: ASYNC110 - the shim writes it
             await asyncio.sleep(POLL_S)
         if record is not None:
-            run.main = record.process
+            run.take(record)
             started(record)
-        await gone(run.shim)
+        await gone(shim)
     return await after_shim(run, started)
 
 
@@ -177,19 +173,21 @@ async def after_shim(run: Run, started: Callable[[records.Started], None]) -> En
     if begun is None:
         return Ending(void="its shim ended before the job started")
     if run.main is None:
-        run.main = begun.process
+        run.take(begun)
         started(begun)
     if run.stop_by or run.condemned:
-        run.end(kill=run.kill)
-    await gone(run.main)
+        run.end()
+    await gone(begun.process)
     await end_tree(run, run.grace_s)
     return Ending(shim_lost=True)
 
 
 async def adopt(run: Run, me: Process, container: str, started: Callable[[records.Started], None]) -> Ending:
     """Follow an attempt that an earlier agent journaled, from whatever its files and processes say."""
-    record = records.read_exit(run.folder)
+    record, begun = records.read_exit(run.folder), records.read_started(run.folder)
     if record is not None:
+        if begun is not None:
+            run.take(begun)
         return Ending(exit=record)
     claim = records.read_claim(run.folder)
     if claim is None:
@@ -199,7 +197,6 @@ async def adopt(run: Run, me: Process, container: str, started: Callable[[record
     if claim.owner != "shim":
         return Ending(void=CUT_OFF, abandoned=True)
     if claim.container != container:
-        record = records.read_exit(run.folder)
         same_boot = claim.container.split(":")[0] == container.split(":")[0]
         return Ending(container="container restarted" if same_boot else "host rebooted")
     if alive(claim.process):
@@ -243,14 +240,19 @@ def remains(run: Run) -> set[Process]:
     """What lives of a job: its process's tree and session, and all with the attempt's mark in their environment."""
     found: set[Process] = set()
     mark = f"{PROGRESS_VARIABLE}={run.progress}".encode()
-    if run.main is not None and alive(run.main):
-        found |= {run.main, *descendants(run.main.pid)}
+    # A session's number is free again when nothing of the session is left: then a stranger may have it.
+    session = None
+    if run.main is not None:
+        leader = read_stat(run.main.pid)
+        session = run.main.pid if leader is None or leader[3] == run.main.start else None
+        if alive(run.main):
+            found |= {run.main, *descendants(run.main.pid)}
     for name in os.listdir("/proc"):  # noqa: PTH208
         stat = read_stat(int(name)) if name.isdigit() else None
         if stat is None or stat[0] in "ZX" or int(name) == os.getpid():
             continue
         process = Process(int(name), stat[3])
-        if run.main is not None and stat[2] == run.main.pid and stat[3] >= run.main.start:
+        if run.main is not None and stat[2] == session and stat[3] >= run.main.start:
             found.add(process)
             continue
         try:

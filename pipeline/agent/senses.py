@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pipeline.agent import logs, procs
+from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
 from pipeline.agent.progress_reader import ProgressTail
@@ -19,6 +21,7 @@ from pipeline.protocol import HostSample, JobSample, Progress, Result
 
 Answer = TypeVar("Answer")
 LOG_TAIL: Final = 64 * 1024
+KILLS_KEPT: Final = 120  # readings, one a second
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Seen:
 
     sample: JobSample
     quiet_s: float  # since its progress advanced
+    advanced: bool = True  # its progress was seen to advance, not only found as it is
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Senses:
         self._gpus = GpuWatch()
         self._host = HostSampler(workdir)
         self._trackers: dict[str, _Tracker] = {}
+        self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -75,10 +80,21 @@ class Senses:
             del self._trackers[name]
         return self._host.sample(self._gpus.latest(), self._gpus.remarks()), seen
 
-    def index_logs(self, runs: tuple[Run, ...]) -> None:
-        """Note the size of each log at this time."""
+    def tick(self, runs: tuple[Run, ...]) -> None:
+        """Once a second: note the size of each log, and how many processes the kernel has killed for memory."""
         for run in runs:
             self._tracker(run).index.tick()
+        counters = {run.oom_counter for run in runs if run.oom_counter}
+        for counter in counters:
+            count = oom_kills(counter)
+            if count is not None:
+                self._kills.setdefault(counter, deque(maxlen=KILLS_KEPT)).append((time.monotonic(), count))
+        for counter in self._kills.keys() - counters:
+            del self._kills[counter]
+
+    def kills_before(self, run: Run, moment: float) -> tuple[float, int] | None:
+        """The newest reading of the run's counter that is not later than a monotonic time: when, and what."""
+        return next((seen for seen in reversed(self._kills.get(run.oom_counter, ())) if seen[0] <= moment), None)
 
     def remains(self, run: Run) -> Remains:
         """What is to be read of an attempt that has ended."""
@@ -115,7 +131,7 @@ class Senses:
             last_line=logs.last_line(run.log) if size else "",
             log_bytes=size,
         )
-        return Seen(sample, tracker.tail.quiet_s)
+        return Seen(sample, tracker.tail.quiet_s, tracker.tail.advanced)
 
     def _tracker(self, run: Run) -> _Tracker:
         tracker = self._trackers.get(run.job)

@@ -91,6 +91,8 @@ class ServerProbe:
 
     async def _doubt(self, base: str, why: str) -> None:
         self._failed += 1
+        # Figures of an earlier reading would look like figures of now.
+        self._sample = ServerSample(step=f"{ladder.ANSWERS}; {why}", ready=True, max_running=self._rung.max_running)
         if self._failed >= DOUBTS:
             await self._check_health(base, why)
 

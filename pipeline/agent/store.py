@@ -44,6 +44,7 @@ class JobRecord:
     need: int | None = None  # bytes admission sets aside, where more was learned than the plan says
     stop_by: str = ""  # who asked the running attempt to end
     again: bool = False  # and whether the job is to start anew then
+    kill: bool = False  # and whether it is to end at once
     condemned: str = ""  # why the agent itself ends it
 
 
@@ -93,6 +94,10 @@ class Store:
     def jobs(self) -> dict[str, JobRecord]:
         rows = self._db.execute("SELECT name, body FROM jobs").fetchall()
         return {name: msgspec.json.decode(body, type=JobRecord) for name, body in rows}
+
+    def job(self, name: str) -> JobRecord | None:
+        row = self._db.execute("SELECT body FROM jobs WHERE name = ?", (name,)).fetchone()
+        return msgspec.json.decode(row[0], type=JobRecord) if row else None
 
     def set_job(self, name: str, record: JobRecord) -> None:
         self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, msgspec.json.encode(record)))

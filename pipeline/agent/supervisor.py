@@ -52,6 +52,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = False
         self._closing = False
+        self._draining = False
 
     # --- life ---
 
@@ -96,7 +97,8 @@ class Supervisor:
             log.error("a task of the agent failed", exc_info=task.exception())
 
     async def stop_all(self, request: ActionRequest) -> None:
-        """Stop every job and wait until none has processes."""
+        """Stop every job and wait until none has processes; none starts any more."""
+        self._draining = True
         for job in list(self.board.jobs.values()):
             part = replace(request, request=f"{request.request}:{job.spec.name}")
             act(self.board, job, "stop", part)
@@ -113,7 +115,7 @@ class Supervisor:
 
     def _reconcile(self) -> None:
         self._woken = False
-        if self._closing:
+        if self._closing or self._draining:
             return
         try:
             self.reconcile()
@@ -220,13 +222,16 @@ class Supervisor:
                 self.board.set(job, job.status.state, job.status.reason, pid=started.pid)
             run.end(kill=run.kill)
             return
-        if job.status.pid == started.pid and job.status.state in (JobState.RUNNING, JobState.READY, JobState.STALLED):
+        if job.status.pid == started.pid and job.status.state is not JobState.STARTING:
             pass  # adopted as it was
         elif job.spec.service and job.spec.readiness is None:
             self.board.set(job, JobState.READY, pid=started.pid, started_at=started.at)
             self.wake()
         else:
             self.board.set(job, JobState.RUNNING, pid=started.pid, started_at=started.at)
+        if run.watched:
+            return
+        run.watched = True
         if job.spec.readiness is not None:
             self._task(watching.probe(self.board, job, run, self.wake))
         self._task(self._main_watch(job, run))
@@ -244,8 +249,11 @@ class Supervisor:
     async def _conclude(self, job: Job, run: Run, ending: Ending) -> None:
         """Judge an attempt that has ended, journal it, and decide what comes next."""
         record = endings.record_of(ending)
-        left = await self.senses.call(self.senses.remains, run)
-        state, reason, diagnosis = endings.verdict(job, run, ending, record, left)
+        if endings.killed(run, record):
+            self.board.deaths.append((run.job, run.number, record.main_exited[1]))
+        left, (state, reason, diagnosis) = await self.senses.call(
+            endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
+        )
         ended_at = record.tree_empty[0]
         attempt = Attempt(
             run.number, run.release, job.status.started_at, ended_at, record.exit_code, record.signal,
@@ -265,13 +273,13 @@ class Supervisor:
 
         await self._close_run(job, journal)
         if job.run is None:
+            job.server = None
             job.sample = JobSample(
                 progress=left.progress, last_line=job.sample.last_line, log_bytes=left.log_bytes
             )  # fmt: skip
 
     async def _close_run(self, job: Job, journal: Callable[[], None]) -> None:
         """Journal the end of an attempt, however often it takes: until then the job cannot start again."""
-        run = job.run
         while True:
             try:
                 with self.board.transaction():
@@ -280,7 +288,6 @@ class Supervisor:
                     self.board.save(job)
                 break
             except (sqlite3.Error, OSError):
-                job.run = run
                 log.exception("the end of %s could not be journaled; trying again", job.spec.name)
                 await asyncio.sleep(RETRY_S)
         if job.removed:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
 from pipeline.agent.board import Board, Job
+from pipeline.agent.diagnosis import in_time
 from pipeline.agent.environment import login_environment
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
@@ -46,7 +48,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
         try:
             runs = board.runs()
             if runs:
-                await senses.call(senses.index_logs, runs)
+                await senses.call(senses.tick, runs)
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05
                 board.host, seen = await senses.call(senses.look, runs)
@@ -73,19 +75,19 @@ def take(board: Board, seen: dict[str, Seen]) -> None:
         found = seen[run.job]
         job.sample = found.sample
         run.peak = max(run.peak, found.sample.memory or 0)
-        judge_stall(board, job, found.quiet_s)
+        judge_stall(board, job, found)
+    board.looked_at = time.monotonic()
     board.announce()
 
 
-def judge_stall(board: Board, job: Job, quiet_s: float) -> None:
+def judge_stall(board: Board, job: Job, seen: Seen) -> None:
     """Say it when a job makes no progress for longer than it may, and when it goes on."""
-    limit = job.spec.stall_s
+    limit, quiet_s = job.spec.stall_s, seen.quiet_s
     if limit is None or job.spec.readiness is not None:
         return
     if job.status.state is JobState.RUNNING and quiet_s > limit:
-        spent = f"{quiet_s / 60:.0f} min" if quiet_s >= 120 else f"{quiet_s:.0f} s"
-        board.set(job, JobState.STALLED, f"no progress for {spent}")
-    elif job.status.state is JobState.STALLED and quiet_s <= limit:
+        board.set(job, JobState.STALLED, f"no progress for {in_time(quiet_s)}")
+    elif job.status.state is JobState.STALLED and seen.advanced and quiet_s <= limit:
         board.set(job, JobState.RUNNING, "makes progress again")
 
 
@@ -108,7 +110,7 @@ async def probe(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> N
                 sample, wrong = ServerSample(step="cannot be looked at; see agent.log"), ""
             if job.run is not run or run.stop_by or run.condemned:
                 return
-            job.server = sample
+            job.server, job.server_at = sample, time.monotonic()
             if wrong:
                 run.condemned = wrong
                 board.set(job, JobState.STOPPING, wrong)
