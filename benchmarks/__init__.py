@@ -1,0 +1,1 @@
+"""Figures that the README quotes, measured beside a peer in the same run."""
