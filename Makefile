@@ -8,16 +8,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-long check bench lock system-packages clean
+.PHONY: demo test check bench lock system-packages clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftdeck demo
 
 test: $(INSTALLED) system-packages
-	$(BIN)/python -m pytest -m "not long"
-
-test-long: $(INSTALLED) system-packages
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
