@@ -88,7 +88,12 @@ def set_aside(folder: Path, content: str) -> Path | None:
     manifest = read_manifest(folder)
     if manifest is None or manifest.get("content") == content:
         return None
-    name = f"{folder.name}.stale-{manifest.get('content', 'unknown')}"
+    return move_aside(folder, str(manifest.get("content", "unknown")))
+
+
+def move_aside(folder: Path, content: str) -> Path:
+    """Move a folder to ``<name>.stale-<content>``, or that with a number where such a one is there already."""
+    name = f"{folder.name}.stale-{content}"
     target = folder.with_name(name)
     number = 2
     while target.exists():

@@ -14,7 +14,6 @@ import msgspec
 
 from pipeline.files import content_hash, file_hash, write_atomically
 from pipeline.generate.board import Board
-from pipeline.generate.engine import SGLang
 from pipeline.generate.prompts import Prompts, index_prompts
 from pipeline.generate.runner import RunError, Runner, plan_legs
 from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition
@@ -82,11 +81,12 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    reporter = Reporter()
     try:
         settings = settings_of(arguments)
     except SettingsError as error:
         parser.error(str(error))
+    reporter = Reporter()
+    reporter.update("reading prompts", unit="answers", force=True)
     try:
         with exclusive(settings.out):
             return asyncio.run(run(settings, reporter))
@@ -100,7 +100,6 @@ async def run(settings: Settings, reporter: Reporter) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    reporter.update("reading prompts", unit="answers", force=True)
     prompts = await asyncio.to_thread(index_prompts, settings)
     if not prompts.by_key:
         reporter.finish(0, f"no prompts in {', '.join(str(path) for path in settings.prompts)}: has prep run?")
@@ -114,7 +113,13 @@ async def run(settings: Settings, reporter: Reporter) -> int:
         answered[stored.dataset] += 1
     for key, aside in loaded.refused.items():
         board.set_aside(prompts.by_key[key], aside.reason)
+    done, total = float(board.answered + board.errors), float(board.total)
+    reporter.update("resuming", done=done, total=total, unit="answers", datasets=board.counts(), force=True)
     missing = [one for key, one in prompts.by_key.items() if key not in loaded.answers and key not in loaded.refused]
+    if missing:
+        (settings.out / MANIFEST).unlink(missing_ok=True)  # it speaks of files that are about to grow
+    from pipeline.generate.engine import SGLang  # a second of imports, after the first lines of progress
+
     engine = SGLang(settings.server, connections=sum(one.concurrency for one in settings.partitions))
     runner = Runner(settings, engine, Writer(store), board, reporter)
     try:
@@ -130,7 +135,7 @@ async def run(settings: Settings, reporter: Reporter) -> int:
             f"generate: stopped with {board.answered:,} of {board.total:,} answered; start again to go on", flush=True
         )
         return STOPPED
-    return _finish(settings, reporter, board, runner)
+    return _finish(settings, reporter, board, runner.unanswered, prompts.missing)
 
 
 async def _until(stopping: asyncio.Event, work: Any) -> bool:
@@ -147,9 +152,13 @@ async def _until(stopping: asyncio.Event, work: Any) -> bool:
     return True
 
 
-def _finish(settings: Settings, reporter: Reporter, board: Board, runner: Runner) -> int:
+def _finish(
+    settings: Settings, reporter: Reporter, board: Board, unanswered: list[str], left_out: tuple[Path, ...]
+) -> int:
+    """Report what came of it. The manifest is for an output with nothing missing."""
     manifest = settings.out / MANIFEST
-    write_atomically(manifest, msgspec.json.format(msgspec.json.encode(manifest_of(settings, board))))
+    if not unanswered:
+        write_atomically(manifest, msgspec.json.format(msgspec.json.encode(manifest_of(settings, board))))
     reasons = Counter[str]()
     for one in board.datasets.values():
         reasons.update(one.dropped)
@@ -158,10 +167,12 @@ def _finish(settings: Settings, reporter: Reporter, board: Board, runner: Runner
     message = f"{board.answered:,} of {board.total:,} prompts answered, {cut:,} cut at their budget"
     if board.errors:
         message += f", {board.errors:,} set aside{top}"
-    reporter.finish(board.answered, message, manifest=str(manifest), datasets=board.counts())
-    if runner.unanswered:
-        named = ", ".join(runner.unanswered[:3])
-        print(f"generate: {len(runner.unanswered)} prompts without an answer ({named} …): start again", file=sys.stderr)
+    if left_out:
+        message += f"; no prompts in {', '.join(str(path) for path in left_out)}"
+    reporter.finish(board.answered, message, manifest="" if unanswered else str(manifest), datasets=board.counts())
+    if unanswered:
+        named = ", ".join(unanswered[:3]) + (", …" if len(unanswered) > 3 else "")
+        print(f"generate: {len(unanswered)} prompts without an answer ({named}): start again", file=sys.stderr)
         return UNANSWERED
     return OK if board.answered else EMPTY
 

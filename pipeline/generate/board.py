@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipeline.generate.engine import Load
 from pipeline.generate.eta import Lengths, Remaining, Speed, estimate, time_limit
+from pipeline.generate.outcome import Load
 from pipeline.generate.prompts import Prompt
 from pipeline.generate.settings import Settings
 from pipeline.protocol import DatasetCount, Eta
@@ -165,11 +165,13 @@ class Board:
         return estimate(rest, speeds, side_by_side=self.settings.side_by_side)
 
     def counts(self) -> dict[str, DatasetCount]:
-        """``read`` is what was taken in hand, ``total`` all prompts of the dataset."""
-        flying = Counter(flight.prompt.dataset for flight in self.flights.values())
+        """``read`` is what is settled, ``total`` all prompts of the dataset.
+
+        A request in flight is no progress: a server that dies under each one must not look as if it were.
+        """
         return {
             name: DatasetCount(
-                read=one.answered + sum(one.dropped.values()) + flying[name],
+                read=one.answered + sum(one.dropped.values()),
                 kept=one.answered,
                 dropped=dict(one.dropped),
                 tokens=one.tokens,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -12,6 +11,7 @@ import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
 
+from pipeline.generate.outcome import Generated, Load, RefusedError, TroubleError
 from pipeline.generate.settings import Sampling
 
 HEALTH_TIMEOUT_S: Final = 25.0
@@ -20,21 +20,10 @@ HEALTH_TIMEOUT_S: Final = 25.0
 GAUGE: Final = re.compile(r"^sglang[:_](num_running_reqs|gen_throughput)(?:\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE)
 
 
-class RefusedError(Exception):
-    """The server will never answer this prompt: 4xx, or an answer to something else than was asked."""
-
-
-class TroubleError(Exception):
-    """This attempt failed and another may do; ``gone`` where the server itself may be down."""
-
-    def __init__(self, reason: str, *, gone: bool = False) -> None:
-        super().__init__(reason)
-        self.gone = gone
-
-
 class _FinishReason(msgspec.Struct):
     type: str
     message: str | None = None
+    matched: int | str | None = None  # of stop: the end id, or a text
 
 
 class _Meta(msgspec.Struct):
@@ -46,22 +35,6 @@ class _Meta(msgspec.Struct):
 class _Reply(msgspec.Struct):
     output_ids: list[int]
     meta_info: _Meta
-
-
-@dataclass(frozen=True)
-class Generated:
-    output_ids: list[int]
-    finish: str
-    prompt_tokens: int
-    completion_tokens: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """The server's own word on its speed."""
-
-    running: int
-    tok_s: float
 
 
 class SGLang:
@@ -117,6 +90,10 @@ class SGLang:
             raise RefusedError(f"the server counted {meta.prompt_tokens} prompt tokens where {sent} were sent")
         if meta.completion_tokens != len(reply.output_ids):
             raise TroubleError(f"{len(reply.output_ids)} output ids, {meta.completion_tokens} completion tokens")
+        matched = meta.finish_reason.matched
+        if isinstance(matched, int) and reply.output_ids[-1:] != [matched]:
+            # Training would never learn to end an answer.
+            raise RefusedError(f"the server ended the answer with id {matched} and left it out of output_ids")
         return Generated(reply.output_ids, meta.finish_reason.type, meta.prompt_tokens, meta.completion_tokens)
 
     async def healthy(self) -> bool:

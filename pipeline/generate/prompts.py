@@ -108,12 +108,12 @@ def _sampling(settings: Settings, line: Line, place: str) -> tuple[str, Sampling
 
 def read_ids(prompt: Prompt) -> list[int]:
     """The prompt's token ids, from its place on disk. Raises SettingsError where the file has changed since."""
-    with prompt.file.open("rb") as file:
-        file.seek(prompt.offset)
-        text = file.readline()
     try:
+        with prompt.file.open("rb") as file:
+            file.seek(prompt.offset)
+            text = file.readline()
         line = msgspec.json.decode(text, type=Line)
-    except msgspec.MsgspecError:
+    except (OSError, msgspec.MsgspecError):
         line = None
     if line is None or ids_hash(bytes(line.prompt_ids)) != prompt.ids_hash:
         raise SettingsError(f"{prompt.file} was changed while it was read: start generate again")

@@ -9,23 +9,27 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from pipeline.generate.board import Board
-from pipeline.generate.engine import Generated, RefusedError, SGLang, TroubleError
 from pipeline.generate.gate import Gate
+from pipeline.generate.outcome import Generated, RefusedError, TroubleError
 from pipeline.generate.prompts import Prompt, order, read_ids
 from pipeline.generate.settings import Settings
 from pipeline.generate.store import ERRORS, Answer, SetAside
 from pipeline.generate.writer import Line, Writer
 from pipeline.progress import Reporter
 
+if TYPE_CHECKING:
+    from pipeline.generate.engine import SGLang
+
 BACKOFF_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 TICK_S: Final = 0.5
 LOAD_EVERY_S: Final = 5.0
+NAMED: Final = 3  # ids in a note
 REFUSED_LEAST: Final = 20
 """So many refused prompts, and more of them than answers, end the run: something is wrong with all of them."""
 
@@ -76,6 +80,7 @@ class Runner:
         self._phase = "waiting for the server"
         self._notes: list[str] = []
         self._refused = 0
+        self._failing: dict[str, str] = {}  # prompts whose newest attempt failed, and how; asked again
         self.unanswered: list[str] = []
 
     async def run(self, legs: list[Leg], notes: list[str]) -> None:
@@ -147,7 +152,13 @@ class Runner:
             await self._answer(prompt)
 
     async def _answer(self, prompt: Prompt) -> None:
-        ids = read_ids(prompt)
+        try:
+            await self._settle(prompt, read_ids(prompt))
+        finally:
+            self._failing.pop(prompt.key, None)
+
+    async def _settle(self, prompt: Prompt, ids: list[int]) -> None:
+        """Ask until there is an answer, or until it is clear that there will be none."""
         failures = 0
         while True:
             await self._gate.wait()
@@ -157,6 +168,7 @@ class Runner:
                 await self._set_aside(prompt, str(error), permanent=True)
                 return
             except TroubleError as error:
+                self._failing[prompt.key] = str(error)
                 if error.gone and await self._gate.suspect():
                     continue  # the server's failure, not this prompt's
                 failures += 1
@@ -235,6 +247,11 @@ class Runner:
             what = "gone" if gate.losses else "not there yet"
             notes.append(f"server {what} for {for_s:.0f} s, waits for it")
         waiting = sum(part.waiting for part in board.parts.values())
+        if self._failing and (gate.losses or waiting <= len(self._failing)):
+            # A server that goes down under the same prompts again and again is told by their names.
+            named = ", ".join(f"{key} ({reason})" for key, reason in list(self._failing.items())[:NAMED])
+            more = ", …" if len(self._failing) > NAMED else ""
+            notes.append(f"{len(self._failing)} prompts to be asked again: {named}{more}")
         if not waiting and 0 < len(board.flights) <= 5:
             notes.append("waits for " + ", ".join(f"{key} ({age:.0f} s)" for key, age in board.oldest(5)))
         if gate.losses:

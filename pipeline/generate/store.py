@@ -15,6 +15,7 @@ import msgspec
 from pipeline.files import complete_lines, content_hash, cut_torn_line, sync_folder, write_atomically
 from pipeline.generate.prompts import Prompt
 from pipeline.generate.settings import Sampling
+from pipeline.outputs import move_aside
 
 FORMAT: Final = 1
 SETTINGS: Final = "settings.json"
@@ -144,13 +145,7 @@ class Store:
             before = None
         if before == self._content:
             return ""
-        base = target = self.out.with_name(f"{self.out.name}.stale-{content_hash(before)}")
-        number = 2
-        while target.exists():
-            target = base.with_name(f"{base.name}.{number}")
-            number += 1
-        self.out.rename(target)
-        return target.name
+        return move_aside(self.out, content_hash(before)).name
 
     def _load_errors(self, path: Path, prompts: Mapping[str, Prompt], loaded: Loaded) -> None:
         decoder = msgspec.json.Decoder(SetAside)

@@ -28,6 +28,7 @@ NORMAL = 100
     HANG_AFTER_HEADERS,
 ) = range(101, 112)
 WRONG_COUNT = 112
+NO_END_ID = 113
 ODD = (RESET, ERROR_500, BUSY_429, HANG, HALF_JSON, SHORT_BODY, ERROR_200, ABORTED, HANG_AFTER_HEADERS, WRONG_COUNT)
 
 
@@ -97,6 +98,10 @@ class Stub:
         }
         if kind == REFUSED_400:
             return self.reply(writer, 400, {"error": {"message": "The input is longer than the context length"}})
+        if kind == NO_END_ID:
+            good["output_ids"] = output[:-1]
+            good["meta_info"]["completion_tokens"] -= 1  # type: ignore[index]
+            return self.reply(writer, 200, good)
         if kind == ALWAYS_500:
             return self.reply(writer, 500, {})
         if kind == NORMAL or self.attempts[place] > (2 if kind == ERROR_500 else 1):

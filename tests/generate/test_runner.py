@@ -145,6 +145,17 @@ def test_refused_prompts_are_set_aside_with_the_reason(fresh_stub: Process, tmp_
     assert len(set_aside(out)) == 4
 
 
+def test_an_answer_without_the_id_that_ended_it_is_not_taken(fresh_stub: Process, tmp_path: Path) -> None:
+    """Trained on such answers, a draft would never propose an end."""
+    folder = write_prompts(tmp_path / "B1", "B1", [*rows(10), ("cut", [stub.NO_END_ID, 1])])
+    out = tmp_path / "out"
+    code, output = finish(command(fresh_stub.url, out, folder), tmp_path / "progress")
+    assert code == 0, output
+    assert len(answers(out)) == 10
+    (aside,) = set_aside(out)
+    assert aside["reason"] == "the server ended the answer with id 2 and left it out of output_ids"
+
+
 def test_all_refused_ends_early(fresh_stub: Process, tmp_path: Path) -> None:
     folder = write_prompts(tmp_path / "B1", "B1", rows(400, kind=stub.REFUSED_400))
     code, output = finish(command(fresh_stub.url, tmp_path / "out", folder), tmp_path / "progress")
@@ -209,7 +220,10 @@ def test_sigterm_keeps_what_was_answered(tmp_path: Path) -> None:
         lines, result = reported(progress)
         assert result is None
         assert lines[-1].done == len(kept)
-        assert finish(argv, progress)[0] == 0
+        assert finish(argv, tmp_path / "resumed")[0] == 0
+        first, second = reported(tmp_path / "resumed")[0][:2]
+        assert first.phase == "reading prompts"
+        assert (second.phase, second.done, second.total) == ("resuming", len(kept), 300), "before anything is asked"
     assert set(answers(out)) == keys(folder)
 
 
@@ -252,7 +266,30 @@ def test_a_server_that_goes_away_pauses_the_run(tmp_path: Path) -> None:
     assert process.returncode == 0, output
     assert set(answers(out)) == keys(folder)
     assert set_aside(out) == []
-    assert any("server lost 2 times" in line.note for line in reported(progress)[0])
+    lines, _ = reported(progress)
+    assert any("server lost 2 times" in line.note for line in lines)
+    assert any("prompts to be asked again: B1/" in line.note for line in lines), "it says which"
+
+
+def test_a_server_that_dies_under_its_first_requests_is_no_progress(tmp_path: Path) -> None:
+    """Whoever looks for a stall must see one, and the ids that every crash had in flight."""
+    folder = write_prompts(tmp_path / "B1", "B1", rows(3))
+    out, progress, port = tmp_path / "out", tmp_path / "progress", free_port()
+    with start(command(f"http://127.0.0.1:{port}", out, folder), progress) as process:
+        for losses in (1, 2):
+            with server("tests.generate.stub", tmp_path / "log", "--latency", "600", port=port) as running:
+                running.wait_healthy()
+                wait_for(
+                    lambda: len(httpx.get(f"{running.url}/seen", trust_env=False).json()["bodies"]) == 3,
+                    "all are asked",
+                )
+            wait_for(lambda: f"server lost {losses} times" in reported(progress)[0][-1].note, "it is seen")  # noqa: B023
+        lines, _ = reported(progress)
+        process.kill()
+    assert "3 prompts to be asked again: B1/" in lines[-1].note
+    assert all(key in lines[-1].note for key in keys(folder))
+    assert "(connection: " in lines[-1].note
+    assert all(count.read == 0 and count.total == 3 for line in lines for count in line.datasets.values())
 
 
 def test_the_ids_it_waits_for_are_named(fresh_stub: Process, tmp_path: Path) -> None:
