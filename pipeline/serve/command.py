@@ -56,9 +56,10 @@ class ServeOptions:
 def parse_flag(text: str) -> tuple[str, str | None]:
     """Read ``NAME=VALUE`` or ``NAME``. Raises ValueError for a name with dashes in front, blanks or nothing in it."""
     name, equals, value = text.partition("=")
-    if not name or name.startswith("-") or name != name.strip() or any(letter.isspace() for letter in name):
+    name = name.replace("_", "-")
+    if not name or name.startswith("-") or any(letter.isspace() for letter in name):
         raise ValueError(f"flag {text!r}: expected NAME=VALUE or NAME without dashes in front, like tp-size=8")
-    return name.replace("_", "-"), value if equals else None
+    return name, value if equals else None
 
 
 def server_argv(options: ServeOptions) -> list[str]:
