@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 from console import commands
 from console.config import ConfigErrors
 from console.demo import DEFAULT_SIZE, DemoError, folders
+from console.demo_config import SOURCES
 from console.link.errors import LinkError
 
 EXIT_CODES: Final = """exit codes:
@@ -19,6 +21,8 @@ EXIT_CODES: Final = """exit codes:
   1  a job crashed, came out empty, was lost or gave up
   2  the config or the command line is wrong
   3  the host or its agent cannot be reached, or refused
+  4  a job makes no progress
+  5  the agent has no plan yet
 """
 
 CHANGING: Final = ("apply", "start", "stop", "restart", "kill", "waive", "secret")
@@ -71,11 +75,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--headless", action="store_true", help="no screen: print events and the report, exit 0 if all is done"
     )
     demo.add_argument("--dir", type=Path, help="the demo's folder (default: in the user's cache folder)")
-    demo.add_argument("--size", type=int, default=DEFAULT_SIZE, help=f"prompts a dataset (default: {DEFAULT_SIZE})")
+    demo.add_argument("--size", type=_size, default=DEFAULT_SIZE, help=f"prompts a dataset (default: {DEFAULT_SIZE})")
     demo.add_argument("--fresh", action="store_true", help="end and delete an earlier demo first")
     demo.add_argument("--stop", action="store_true", help="end the demo's jobs, agent and container")
-    demo.add_argument("--break", dest="broken", default="", metavar="DATASET", help="give a dataset roles nobody knows")
+    demo.add_argument("--break", dest="broken", choices=list(SOURCES), help="give this dataset roles nobody knows")
     return parser
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"given {text}; a whole number of at least 2")
+    return int(text)
 
 
 def _common(parser: argparse.ArgumentParser, *, config: Path | str, flag: bool | str) -> None:
@@ -106,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LinkError as error:
         print(f"draftdeck: {error}", file=sys.stderr)
         code = commands.UNREACHABLE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed has no reader
+        code = 141
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
@@ -141,7 +154,7 @@ def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
                 size=arguments.size,
                 headless_run=arguments.headless,
                 fresh=arguments.fresh,
-                broken=arguments.broken,
+                broken=arguments.broken or "",
             )
         case _:
             return commands.watch(host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ from console.link.reconnect import Link
 from console.plan import build, describe
 from console.report import exit_code, report_markdown, status_json, status_text
 from console.session import Session
-from console.view import Snapshot, fold
+from console.view import LinkView, Snapshot, fold
 from console.view.format import duration
 from console.view.text import clean
+from pipeline.protocol import JobState
 
 WELL, TROUBLE, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -47,7 +49,7 @@ async def watch(host: Host) -> int:
     config = load(host.config)
     async with Link(hosts.endpoint(config), accept_new_host_key=host.accept_new_host_key) as link:
         session = _session(config, link, read_only=host.read_only)
-        app = Deck(session)
+        app = Deck(session, read_only=host.read_only)
         await app.run_async()
         return app.return_code or WELL
 
@@ -63,7 +65,8 @@ async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
             detail = f": {clean(change.detail)}" if change.detail else ""
             print(f"{change.job:<24} {change.effect}{detail}")
     unchanged = sum(change.effect == "nothing" for change in reply.changes)
-    print(f"{unchanged} of {len(reply.changes)} jobs stay as they are")
+    if unchanged:
+        print(f"{unchanged} of {len(reply.changes)} jobs stay as they are")
     if reply.refused:
         print(f"draftdeck: not applied: {clean(reply.refused)}", file=sys.stderr)
         return TROUBLE
@@ -72,7 +75,7 @@ async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
 
 async def status(host: Host, *, as_json: bool) -> int:
     snapshot = await _look(host)
-    print(status_json(snapshot) if as_json else status_text(snapshot))
+    print(status_json(snapshot) if as_json else status_text(snapshot), end="")
     return exit_code(snapshot)
 
 
@@ -111,12 +114,16 @@ async def secret(host: Host, name: str) -> int:
 async def demo(places: demo_run.Folders, *, size: int, headless_run: bool, fresh: bool, broken: str) -> int:
     """Prepare the demo, apply its plan, and open the console on it or follow it to its end."""
     if fresh and places.root.exists():
+        demo_run.require_demo(places)
         await demo_stop(places)
         demo_run.remove(places)
     demo_run.prepare(places, size, broken)
     code = await apply(Host(places.config), dry_run=False, confirm=())
     if code != WELL:
         return code
+    if places.ended.exists():
+        await _start_stopped(load(places.config))
+        places.ended.unlink()
     if not headless_run:
         return await watch(Host(places.config))
     snapshot = await _follow(load(places.config))
@@ -137,10 +144,20 @@ async def demo_stop(places: demo_run.Folders) -> int:
                 place = await hosts.found(link, config)
                 async with AgentClient(link, place.bridge) as agent:
                     await agent.shutdown(hosts.request(), stop_jobs=True)
+            places.ended.touch()
         except LinkError as error:
             print(f"the demo's agent was not reached: {error}", file=sys.stderr)
     demo_run.stop_container(places)
     return WELL
+
+
+async def _start_stopped(config: Config) -> None:
+    async with hosts.connected(config) as link:
+        place = await hosts.found(link, config)
+        async with AgentClient(link, place.bridge) as agent:
+            for name, job in (await agent.state()).jobs.items():
+                if job.state is JobState.STOPPED:
+                    print(f"{name}: {clean((await agent.action(name, 'start', hosts.request())).text)}")
 
 
 async def _follow(config: Config) -> Snapshot:
@@ -154,8 +171,9 @@ async def _look(host: Host) -> Snapshot:
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
         place = await hosts.found(link, config)
         async with AgentClient(link, place.read_only_bridge) as agent:
-            empty = Snapshot(run=config.run.name, host_label=config.host.address)
-            return fold(empty, await agent.state(), 0.0)
+            now = time.monotonic()
+            empty = Snapshot(run=config.run.name, host_label=config.host.address, link=LinkView("live", now))
+            return fold(empty, await agent.state(), now)
 
 
 def _session(config: Config, link: Link, *, read_only: bool) -> Session:

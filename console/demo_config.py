@@ -33,8 +33,10 @@ SOURCES: Final[Mapping[str, _Source]] = {
 }
 """The ten datasets in the schemas of the public ones."""
 
+FIRST_LINE: Final = "# The demo: the whole pipeline on a small model, in a container on this machine.\n"
+"""What tells a demo's config from another one."""
+
 _TEMPLATE: Final = """\
-# The demo: the whole pipeline on a small model, in a container on this machine.
 
 [run]
 name = "demo"
@@ -181,7 +183,7 @@ def demo_config(
     ``SOURCES`` to local files; ``size`` is the number of rows kept of every dataset. Raises KeyError for another name.
     """
     datasets = "\n".join(_dataset(name, source, size) for name, source in sources.items())
-    return _TEMPLATE.format(
+    return FIRST_LINE + _TEMPLATE.format(
         port=port,
         user=_text(user),
         key=_text(key),

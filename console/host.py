@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
 import socket
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ from console.link.reconnect import Link
 from console.plan import build
 from pipeline.protocol import ActionRequest, ApplyReply, ApplyRequest
 
-CONNECT_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 20.0
+SILENT_S = 2.0
+"""Seconds after which a command that still connects says so."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,18 @@ def endpoint(config: Config) -> Endpoint:
 async def connected(config: Config, *, accept_new_host_key: bool = False) -> AsyncIterator[Link]:
     """A live link. Raises ``LinkRefused`` or ``LinkDown`` with one line for the operator."""
     async with Link(endpoint(config), accept_new_host_key=accept_new_host_key) as link:
-        await link.connected(CONNECT_TIMEOUT_S)
+        waits = asyncio.create_task(_say_that_it_waits(link, config.host.address))
+        try:
+            await link.connected(CONNECT_TIMEOUT_S)
+        finally:
+            waits.cancel()
         yield link
+
+
+async def _say_that_it_waits(link: Link, address: str) -> None:
+    await asyncio.sleep(SILENT_S)
+    why = link.status.detail or f"connecting to {address}"
+    print(f"{why}; trying for {CONNECT_TIMEOUT_S:.0f} s", file=sys.stderr, flush=True)
 
 
 async def deployed(link: Link, config: Config) -> Place:
