@@ -51,7 +51,7 @@ class AgentChannel:
             place = "/tmp"  # noqa: S108 - what is made in it is private
         self._folder = tempfile.mkdtemp(prefix="draftdeck-", dir=place)
         self.address = f"{self._folder}/s"
-        self._server = await asyncio.start_unix_server(self._serve, self.address)
+        self._server = await asyncio.start_unix_server(self._accept, self.address)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,11 +74,14 @@ class AgentChannel:
         at, text = self._failed
         return text if at >= moment else ""
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: Python 3.11's stream server reports the cancelling of one that it made as an error.
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 try:
@@ -90,8 +93,6 @@ class AgentChannel:
                     self._failed = (time.monotonic(), failure)
                     if not answered:
                         await _answer(reader, writer, failure)
-        except asyncio.CancelledError:
-            return  # the channel is closed; Python 3.11's stream server reports a cancelled handler as an error
         finally:
             writer.close()
             with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""Every test of the link runs against both servers: the demo's loopback container and OpenSSH."""
+"""Both servers: the demo's loopback container and OpenSSH. Tests to which the server matters run against each."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -65,13 +66,35 @@ def through(relay: Relay, server: Server) -> Endpoint:
     return dataclasses.replace(there, port=relay.port, known_hosts=known_hosts)
 
 
-@pytest.fixture(params=["loopback", "openssh"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    folder = tmp_path / "server"
-    made: Server = LoopbackServer(folder) if request.param == "loopback" else OpenSshServer(folder)
+@contextlib.contextmanager
+def _running(kind: str, folder: Path) -> Iterator[Server]:
+    made: Server = LoopbackServer(folder) if kind == "loopback" else OpenSshServer(folder)
     made.start()
-    yield made
-    made.kill()
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module", params=["loopback", "openssh"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests of a module that leave it as it is."""
+    with _running(request.param, tmp_path_factory.mktemp("shared") / "server") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """OpenSSH alone, for what the same wire carries whoever holds its other end."""
+    with _running("openssh", tmp_path_factory.mktemp("one") / "server") as made:
+        yield made
+
+
+@pytest.fixture(params=["loopback", "openssh"])
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server of the test's own, which it may kill, or change the keys of."""
+    with _running(request.param, tmp_path / "server") as made:
+        yield made
 
 
 @pytest.fixture

@@ -158,11 +158,11 @@ async def test_the_bridge_says_why_it_failed(server: Server, workdir: Path, rele
                 assert channel.failure_since(0) == reply.json()["error"]
 
 
-async def test_without_a_link_the_request_is_answered_at_once(server: Server) -> None:
-    async with Link(server.endpoint) as link:
+async def test_without_a_link_the_request_is_answered_at_once(own_server: Server) -> None:
+    async with Link(own_server.endpoint) as link:
         await link.connected(20)
         async with AgentChannel(link, ("true",)) as channel, channel.http() as client:
-            server.kill()
+            own_server.kill()
             async with asyncio.timeout(20):
                 async for status in link.changes():
                     if status.state == "lost":
@@ -170,3 +170,18 @@ async def test_without_a_link_the_request_is_answered_at_once(server: Server) ->
             reply = await client.get("/v1/state")
             assert reply.status_code == 502
             assert "127.0.0.1" in reply.json()["error"]
+
+
+async def test_calls_that_are_cancelled_at_the_end_are_no_errors(
+    server: Server, workdir: Path, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with Link(server.endpoint) as link, socket_server(workdir, answers(b"yes")):
+        await link.connected(20)
+        async with AgentChannel(link, bridge_argv(str(workdir), sys.executable, release)) as channel:
+            writers = [(await asyncio.open_unix_connection(channel.address))[1] for _ in range(5)]
+    for writer in writers:
+        writer.close()
+    await asyncio.sleep(0)
+    assert told == []

@@ -73,8 +73,8 @@ async def until(agent: AgentClient, holds: Callable[[State], bool], what: str) -
     raise AssertionError(what)
 
 
-async def test_every_route(server: Server, workdir: Path) -> None:
-    async with Link(server.endpoint) as link, agent_of(link, workdir) as (agent, release):
+async def test_every_route(one_server: Server, workdir: Path) -> None:
+    async with Link(one_server.endpoint) as link, agent_of(link, workdir) as (agent, release):
         applied = await agent.apply(ApplyRequest(plan(release, "echo first line; exec sleep 600"), by="test"))
         assert applied.applied, applied.refused
         await until(agent, lambda state: state.jobs["prep:B5"].pid is not None, "the job to run")
@@ -102,8 +102,8 @@ async def test_every_route(server: Server, workdir: Path) -> None:
         assert (await agent.shutdown(request())).done
 
 
-async def test_a_read_only_console_changes_nothing(server: Server, workdir: Path) -> None:
-    async with Link(server.endpoint) as link, agent_of(link, workdir, read_only=True) as (agent, release):
+async def test_a_read_only_console_changes_nothing(one_server: Server, workdir: Path) -> None:
+    async with Link(one_server.endpoint) as link, agent_of(link, workdir, read_only=True) as (agent, release):
         assert (await agent.state()).plan is None
         with pytest.raises(AgentError):
             await agent.apply(ApplyRequest(plan(release, "true"), by="test"))
@@ -112,8 +112,8 @@ async def test_a_read_only_console_changes_nothing(server: Server, workdir: Path
         assert (await agent.state()).plan is None
 
 
-async def test_after_a_gap_every_event_comes_once_and_in_order(server: Server, workdir: Path) -> None:
-    async with Link(server.endpoint) as link, agent_of(link, workdir) as (agent, release):
+async def test_after_a_gap_every_event_comes_once_and_in_order(one_server: Server, workdir: Path) -> None:
+    async with Link(one_server.endpoint) as link, agent_of(link, workdir) as (agent, release):
         await agent.apply(ApplyRequest(plan(release, "exec sleep 600"), by="test"))
         state = await until(agent, lambda state: state.jobs["prep:B5"].pid is not None, "the job to run")
         seen: list[int] = []
@@ -161,10 +161,10 @@ async def test_a_command_whose_answer_is_lost_is_done_once(server: Server, workd
         assert len([event for event in settled.events if event.kind == "action" and event.job == "prep:B5"]) == 1
 
 
-async def test_a_change_is_not_begun_on_a_dead_link(server: Server, workdir: Path) -> None:
-    async with Link(server.endpoint) as link, AgentClient(link, ("true",)) as agent:
+async def test_a_change_is_not_begun_on_a_dead_link(own_server: Server, workdir: Path) -> None:
+    async with Link(own_server.endpoint) as link, AgentClient(link, ("true",)) as agent:
         await link.connected(20)
-        server.kill()
+        own_server.kill()
         async with asyncio.timeout(20):
             async for status in link.changes():
                 if status.state == "lost":
@@ -202,7 +202,10 @@ def bridged(workdir: Path) -> Callable[[Link], Awaitable[AgentClient]]:
 
 
 async def test_stream_lines_may_be_torn_and_hold_any_character(
-    server: Server, workdir: Path, bridged: Callable[[Link], Awaitable[AgentClient]], monkeypatch: pytest.MonkeyPatch
+    one_server: Server,
+    workdir: Path,
+    bridged: Callable[[Link], Awaitable[AgentClient]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_room, "SILENCE_S", 1.0)
     lines = [
@@ -210,7 +213,7 @@ async def test_stream_lines_may_be_torn_and_hold_any_character(
         StreamLine(beat=Beat(1.0, 1, None, {})),
     ]
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    async with Link(server.endpoint) as link:
+    async with Link(one_server.endpoint) as link:
         agent = await bridged(link)
         async with agent, socket_server(workdir, serves(data[:7], data[7:90], data[90:])):
             got: list[StreamLine] = []
@@ -221,7 +224,7 @@ async def test_stream_lines_may_be_torn_and_hold_any_character(
 
 
 async def test_answers_that_make_no_sense_are_told(
-    server: Server, workdir: Path, bridged: Callable[[Link], Awaitable[AgentClient]]
+    one_server: Server, workdir: Path, bridged: Callable[[Link], Awaitable[AgentClient]]
 ) -> None:
     foreign = State(AgentInfo(1, 0.0, "abc", "/w", "c", True, protocol=99), 0.0, 0, None, {}, Beat(0.0, 0, None, {}))
     cases = {
@@ -229,7 +232,7 @@ async def test_answers_that_make_no_sense_are_told(
         "is not understood": serves(b'{"agent": 1}', b""),
         "answered 500: Internal": serves(b"Internal\x1b[2J Server Error", b"", status="500 Internal Server Error"),
     }
-    async with Link(server.endpoint) as link:
+    async with Link(one_server.endpoint) as link:
         agent = await bridged(link)
         for text, serve in cases.items():
             async with agent, socket_server(workdir, serve):

@@ -89,12 +89,12 @@ async def test_a_missing_key_file_is_named(server: Server, tmp_path: Path) -> No
         await open_connection(endpoint)
 
 
-async def test_a_changed_host_key_is_refused_until_it_is_settled(server: Server) -> None:
-    async with Link(server.endpoint) as link:
+async def test_a_changed_host_key_is_refused_until_it_is_settled(own_server: Server) -> None:
+    async with Link(own_server.endpoint) as link:
         await link.connected(20)
-        server.kill()
-        server.change_host_key()
-        server.start()
+        own_server.kill()
+        own_server.change_host_key()
+        own_server.start()
         status = await reach(link, "refused")
         assert "has changed" in status.detail
         assert "ssh-keygen -R" in status.detail
@@ -102,7 +102,7 @@ async def test_a_changed_host_key_is_refused_until_it_is_settled(server: Server)
         link.retry("SHA256:whatever")  # a changed key cannot be accepted from here
         await reach(link, "connecting")
         await reach(link, "refused")
-        known_hosts = server.endpoint.known_hosts
+        known_hosts = own_server.endpoint.known_hosts
         assert known_hosts is not None
         known_hosts.write_text("")
         link.retry()
@@ -162,18 +162,18 @@ async def test_a_jump_host_is_honoured(openssh_server: OpenSshServer, tmp_path: 
         assert (await link.run(["true"])).code == 0
 
 
-async def test_a_server_killed_and_started_again_is_found_again(server: Server) -> None:
-    async with Link(server.endpoint) as link:
+async def test_a_server_killed_and_started_again_is_found_again(own_server: Server) -> None:
+    async with Link(own_server.endpoint) as link:
         await link.connected(20)
         running = asyncio.create_task(link.run(["sleep", "10"]))
         await asyncio.sleep(0)
-        server.kill()
+        own_server.kill()
         lost = await reach(link, "lost")
         with pytest.raises(LinkDown):
             await running
         with pytest.raises(LinkDown, match=r"127\.0\.0\.1"):
             await link.run(["true"])
-        server.start()
+        own_server.start()
         live = await reach(link, "live")
         assert live.since >= lost.since
         assert (await link.run(["echo", "again"])).stdout == b"again\n"
@@ -206,11 +206,11 @@ async def test_nobody_there_is_tried_again(tmp_path: Path) -> None:
             await link.connected(0.2)
 
 
-async def test_a_known_hosts_line_that_makes_no_sense_is_passed_over(server: Server) -> None:
-    known_hosts = server.endpoint.known_hosts
+async def test_a_known_hosts_line_that_makes_no_sense_is_passed_over(own_server: Server) -> None:
+    known_hosts = own_server.endpoint.known_hosts
     assert known_hosts is not None
     known_hosts.write_text("nonsense\n@what is this\n" + known_hosts.read_text())
-    async with Link(server.endpoint) as link:
+    async with Link(own_server.endpoint) as link:
         await link.connected(20)
 
 
