@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -16,14 +17,14 @@ from console.view import format as fmt
 from console.view.attention import dependents
 from console.view.jobs import JobRow
 from console.view.rows import DatasetRow, Inference
-from console.view.text import clean, cut
+from console.view.text import cells, clean, cut, padded
 from pipeline.protocol import History, JobState
 
 WELL: Final = 0
 """Nothing needs a person."""
 
 CRASHED: Final = 1
-"""At least one job is failed, empty or lost, or failed and about to start again."""
+"""At least one job is failed, empty or lost and not waived, or failed and about to start again."""
 
 UNREACHABLE: Final = 3
 """The host refused, the link is down, or the agent's last word is too old. (2 is left to wrong arguments.)"""
@@ -42,7 +43,7 @@ def exit_code(snapshot: Snapshot, now: float | None = None) -> int:
     now = _moment(snapshot, now)
     if snapshot.link.state in ("lost", "refused") or snapshot.received is None or snapshot.stale(now):
         return UNREACHABLE
-    if any(row.crashed for row in snapshot.jobs):
+    if any(row.failure for row in snapshot.jobs):
         return CRASHED
     if any(row.state is JobState.STALLED for row in snapshot.jobs):
         return STALLED
@@ -95,18 +96,18 @@ def _freshness(snapshot: Snapshot, now: float) -> str:
 
 
 def _job_table(jobs: Iterable[JobRow]) -> list[str]:
-    rows: list[tuple[str, ...]] = [("job", "state", "up", "restarts", "cpu", "mem", "done", "eta", "why")]
+    rows: list[tuple[str, ...]] = [("job", "state", "time", "restarts", "cpu", "mem", "done", "eta", "why")]
     rows += [
         (
             row.name,
             str(row.state),
-            fmt.short_duration(row.up_s),
+            fmt.short_duration(row.up_s) if row.up_s is not None else "",
             str(row.restarts or ""),
             "" if row.cpu_percent is None else f"{row.cpu_percent:.0f} %",
             "" if row.memory is None else fmt.size(row.memory),
             "" if row.share is None or row.service else fmt.percent(row.share),
             fmt.eta(row.eta) if row.eta else "",
-            row.why,
+            f"waived: {row.waived} · {row.why}" if row.crashed and row.waived else row.why,
         )
         for row in jobs
     ]
@@ -135,10 +136,10 @@ def _reasons(row: DatasetRow) -> str:
 
 
 def _aligned(rows: list[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
-            f"{cell:<{width}}" if column in left else f"{cell:>{width}}"
+            padded(cell, width, right=column not in left)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
@@ -167,7 +168,8 @@ def _host(snapshot: Snapshot) -> list[str]:
 
 
 def _inference(figure: Inference) -> str:
-    parts = [f"{fmt.count(figure.done)} of {fmt.count(figure.total)} answered ({fmt.percent(figure.share)})"]
+    before = " before the restart" if figure.before else ""
+    parts = [f"{fmt.count(figure.done)} of {fmt.count(figure.total)} answered ({fmt.percent(figure.share)}){before}"]
     if figure.tok_s is not None:
         parts.append(f"{fmt.number(figure.tok_s)} tok/s")
     if figure.req_s is not None:
@@ -177,7 +179,7 @@ def _inference(figure: Inference) -> str:
     if figure.in_flight is not None:
         parts.append(f"{fmt.count(figure.in_flight)} in flight")
     if figure.errors is not None:
-        parts.append(f"{fmt.count(figure.errors)} errors")
+        parts.append(f"{fmt.count(figure.errors)} errors" if figure.errors else "no errors")
     if figure.eta is not None:
         basis = f", from {clean(figure.eta.basis, 200)}" if figure.eta.basis else ""
         parts.append(f"ETA {fmt.eta(figure.eta)}{basis}")
@@ -223,28 +225,35 @@ def status_json(snapshot: Snapshot, now: float | None = None) -> str:
 
 
 def report_markdown(snapshot: Snapshot, now: float | None = None) -> str:
-    """A summary for those who do not sit at the console: done, counts, what runs, ETA, problems, next."""
+    """A summary for those who do not sit at the console: how it stands, problems, counts, what runs, what is next."""
     now = _moment(snapshot, now)
-    said = attention(snapshot, now)
     made = fmt.clock(snapshot.at, "%Y-%m-%d %H:%M") if snapshot.at else "no data"
     jobs = snapshot.jobs
-    done = [row for row in jobs if row.state is JobState.DONE]
     lines = [
         f"# {_md(snapshot.run) or 'Run'}: status",
         "",
-        f"{made}, {_md(_freshness(snapshot, now).replace('   ', ', '))}. **{_md(said.text)}**",
-        "",
-        f"{len(done)} of {len(jobs)} jobs are done.",
+        f"{made}, {_md(_freshness(snapshot, now).replace('   ', ', '))}. **{_md(attention(snapshot, now).text)}**",
     ]
-    lines += _section("Done", (f"- `{_code(row.name)}` {_md(row.why)}" for row in done))
+    if jobs:
+        lines += ["", _standing(jobs)]
+    lines += _section("Problems", _problems(snapshot))
     lines += _section("Running", (_running(row) for row in jobs if row.live))
-    lines += _section("Datasets", _dataset_markdown(snapshot.datasets))
     figure = snapshot.inference
     if figure is not None and figure.done is not None:
         lines += _section("Inference", [f"{_md(_inference(figure))}."])
-    lines += _section("Problems", _problems(snapshot))
+    lines += _section("Datasets", _dataset_markdown(snapshot.datasets))
+    done = [row for row in jobs if row.state is JobState.DONE and row.stage != "prep"]
+    lines += _section("Done", (f"- `{_code(row.name)}` {_md(row.why)}" for row in done))
     lines += _section("Next", _next(jobs))
     return "\n".join(lines) + "\n"
+
+
+def _standing(jobs: tuple[JobRow, ...]) -> str:
+    """How many jobs are in which state, in one sentence."""
+    by_state = Counter(row.state for row in jobs)
+    rest = [f"{number} {state}" for state in JobState if (number := by_state[state]) and state is not JobState.DONE]
+    others = f" The others: {', '.join(rest)}." if rest else ""
+    return f"{by_state[JobState.DONE]} of {len(jobs)} jobs are done.{others}"
 
 
 def _section(title: str, body: Iterable[str]) -> list[str]:
@@ -253,7 +262,7 @@ def _section(title: str, body: Iterable[str]) -> list[str]:
 
 
 def _running(row: JobRow) -> str:
-    parts = [f"{row.state}, up {fmt.duration(row.up_s)}"]
+    parts = [f"{row.state}, for {fmt.duration(row.up_s)}"]
     if row.share is not None:
         parts.append(fmt.percent(row.share))
     if row.eta is not None:
@@ -279,13 +288,21 @@ def _dataset_markdown(datasets: tuple[DatasetRow, ...]) -> list[str]:
 
 
 def _problems(snapshot: Snapshot) -> Iterable[str]:
-    for row in snapshot.jobs:
-        if not row.crashed and row.state is not JobState.STALLED:
+    for row in sorted(snapshot.jobs, key=lambda each: not each.failure):
+        again = row.restarts > 0 and row.live
+        if not row.crashed and not again and row.state not in (JobState.STALLED, JobState.QUEUED):
             continue
-        held = dependents(row.name, snapshot.jobs)
-        yield f"- `{_code(row.name)}` **{row.state}**: {_md(row.why)}{f' ({held} jobs wait for it)' if held else ''}"
+        if row.state is JobState.QUEUED and row.diagnosis is None:
+            continue
+        held = 0 if again or row.waived else dependents(row.name, snapshot.jobs)
+        waits = f" ({held} job{'s wait' if held > 1 else ' waits'} for it)" if held else ""
+        came_back = f" again, after {row.restarts} restart{'s' if row.restarts > 1 else ''}" if again else ""
+        yield f"- `{_code(row.name)}` **{row.state}**{came_back}: {_md(row.why)}{waits}"
+        if row.waived:
+            yield f"  - waived, the others go on without it: {_md(row.waived)}"
         if row.diagnosis is not None:
-            yield f"  - {_md(row.diagnosis.summary)}"
+            if row.diagnosis.summary != row.why:
+                yield f"  - {_md(row.diagnosis.summary)}"
             yield from (f"  - evidence: {_md(each)}" for each in row.diagnosis.evidence)
             if row.diagnosis.advice:
                 yield f"  - to do: {_md(row.diagnosis.advice)}"

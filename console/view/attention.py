@@ -27,6 +27,9 @@ IN_WORDS: Final = (
     JobState.DONE,
     JobState.STOPPED,
 )
+BACK_FOR_S: Final = 10 * fmt.MINUTE
+"""How long a job that crashed and came back by itself is worth a word."""
+
 GAVE_UP: Final = (JobState.LOST, JobState.FAILED, JobState.EMPTY)
 
 
@@ -48,6 +51,7 @@ def attention(snapshot: Snapshot, now: float) -> Attention:
         or _crashed(snapshot.jobs)
         or _ailing(snapshot.jobs)
         or _host(snapshot)
+        or _came_back(snapshot)
         or _well(snapshot.jobs, has_plan=snapshot.plan is not None)
     )
 
@@ -56,12 +60,16 @@ def _link(snapshot: Snapshot, now: float) -> Attention | None:
     link, label = snapshot.link, clean(snapshot.host_label, 60)
     detail = clean(link.detail, 200)
     age = snapshot.age(now)
+    if link.state == "refused" and link.host_key:
+        return Attention(Tone.WARN, f"{label} is new here: {detail}", "a accepts its key", needed=True)
     if link.state == "refused":
         return Attention(Tone.BAD, f"{label} refused: {detail}", "c tries again", needed=True)
     if link.state == "lost":
         shown = "" if age is None else f" · figures are {fmt.age(age)} old, jobs go on"
         since = fmt.duration(now - link.since)
-        return Attention(Tone.BAD, f"link to {label} lost {since} ago: {detail or 'connecting again'}{shown}")
+        return Attention(
+            Tone.BAD, f"link to {label} lost {since} ago: {detail or 'connecting again'}{shown}", "c tries now"
+        )
     if age is None:
         return Attention(Tone.BUSY, f"connecting to {label} … {detail}".rstrip())
     if snapshot.stale(now):
@@ -93,7 +101,7 @@ def _about(row: JobRow, jobs: Sequence[JobRow]) -> str:
 
 
 def _crashed(jobs: Sequence[JobRow]) -> Attention | None:
-    rows = [row for row in jobs if row.state in GAVE_UP]
+    rows = [row for row in jobs if row.state in GAVE_UP and row.failure]
     if not rows:
         return None
     worst = _worst(rows, jobs)
@@ -135,14 +143,37 @@ def _host(snapshot: Snapshot) -> Attention | None:
     return None
 
 
+def _came_back(snapshot: Snapshot) -> Attention | None:
+    """A crash that needs nobody any more, but may be news."""
+    back = [
+        (row.started_at, row, row.diagnosis)
+        for row in snapshot.jobs
+        if row.live and row.restarts and row.diagnosis and row.started_at is not None
+    ]
+    back = [each for each in back if snapshot.at - each[0] <= BACK_FOR_S]
+    if not back:
+        return None
+    at, row, diagnosis = max(back, key=lambda each: each[0])
+    ago = fmt.short_duration(snapshot.at - at)
+    others = f", {len(back) - 1} more too" if len(back) > 1 else ""
+    why = clean(diagnosis.summary, 160)
+    text = f"all well, but {row.name} was restarted {row.restarts}× by itself, last {ago} ago{others}: {why}"
+    return Attention(Tone.BUSY, text, job=row.name)
+
+
 def _well(jobs: Sequence[JobRow], *, has_plan: bool) -> Attention:
     if not jobs:
         said = "the plan has no jobs" if has_plan else "no plan on this host yet: draftdeck apply puts one"
         return Attention(Tone.IDLE, said)
     by_state = Counter(row.state for row in jobs)
-    if all(row.state is JobState.DONE or (row.service and row.state is JobState.STOPPED) for row in jobs):
-        return Attention(Tone.GOOD, f"all done: {by_state[JobState.DONE]} jobs finished")
-    words = ", ".join(f"{by_state[state]} {state}" for state in IN_WORDS if by_state[state])
+    waived = sum(bool(row.crashed and row.waived) for row in jobs)
+    besides = f", {waived} failed and waived" if waived else ""
+    if all(
+        row.state is JobState.DONE or (row.service and row.state is JobState.STOPPED) or (row.crashed and row.waived)
+        for row in jobs
+    ):
+        return Attention(Tone.GOOD, f"all done: {by_state[JobState.DONE]} jobs finished{besides}")
+    words = ", ".join(f"{by_state[state]} {state}" for state in IN_WORDS if by_state[state]) + besides
     stopped = by_state[JobState.STOPPED]
     if stopped and not any(row.live for row in jobs):
         return Attention(Tone.WARN, f"nothing runs: {words}", "s starts")

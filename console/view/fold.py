@@ -39,7 +39,8 @@ def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
 
 def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
     # An agent whose numbers begin anew has a new journal: events of the old one are of another run.
-    known = snapshot.events if state.seq >= snapshot.seq else ()
+    anew = state.seq < snapshot.seq
+    known = () if anew else snapshot.events
     events = {event.seq: event for event in (*known, *state.events) if event.kind != QUIET}
     folded = replace(
         snapshot,
@@ -48,6 +49,7 @@ def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
         plan=state.plan,
         statuses=dict(state.jobs),
         seq=state.seq,
+        reported={} if anew else snapshot.reported,
         events=tuple(events[seq] for seq in sorted(events, reverse=True)[:EVENTS_KEPT]),
     )
     return _beat(folded, replace(state.beat, at=max(state.beat.at, state.at)), now)
@@ -69,10 +71,13 @@ def _event(snapshot: Snapshot, event: Event, now: float) -> Snapshot:
 
 
 def _beat(snapshot: Snapshot, beat: Beat, now: float) -> Snapshot:
-    history = dict(snapshot.history)
+    history, reported = dict(snapshot.history), dict(snapshot.reported)
     for name, sample in beat.jobs.items():
         progress = sample.progress
-        if progress is None or FIGURE not in progress.figures:
+        if progress is None:
+            continue
+        reported[name] = progress
+        if FIGURE not in progress.figures:
             continue
         seen = history.get((name, FIGURE), History(name, FIGURE, (), ()))
         if not seen.at or progress.at > seen.at[-1]:
@@ -86,4 +91,4 @@ def _beat(snapshot: Snapshot, beat: Beat, now: float) -> Snapshot:
     free = beat.host.disk_free if beat.host else None
     if free is not None and (not disk or beat.at - disk[-1][0] >= DISK_EVERY_S):
         disk = (*disk[-DISK_KEPT + 1 :], (beat.at, free))
-    return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, disk=disk)
+    return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, reported=reported, disk=disk)

@@ -26,6 +26,8 @@ from pipeline.protocol import (
 
 WHY_LIMIT: Final = 400
 ENDED: Final = CRASHED | {JobState.DONE, JobState.STOPPED}
+COMING_BACK: Final = LIVE | {JobState.BACKOFF}
+"""States in which the figures of the attempt before stand until the new one reports."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class JobRow:
     progress: Progress | None = None
     server: ServerSample | None = None
     in_plan: bool = True
+    before: bool = False  # progress and what follows from it are of the attempt before: this one has not reported yet
+    waived: str = ""  # why the jobs behind it go on without it
 
     @property
     def live(self) -> bool:
@@ -73,31 +77,50 @@ class JobRow:
         return self.state in CRASHED
 
     @property
+    def failure(self) -> bool:
+        """Crashed, and nobody has waived it."""
+        return self.crashed and not self.waived
+
+    @property
     def healthy(self) -> bool:
         """Running as it should: ending it destroys work, so the operator is asked."""
         return self.state in (JobState.RUNNING, JobState.READY)
 
 
 def job_rows(
-    plan: Plan | None, statuses: Mapping[str, JobStatus], samples: Mapping[str, JobSample], at: float
+    plan: Plan | None,
+    statuses: Mapping[str, JobStatus],
+    samples: Mapping[str, JobSample],
+    reported: Mapping[str, Progress],
+    at: float,
 ) -> tuple[JobRow, ...]:
-    """A row a job, in plan order, then those that are no longer in the plan."""
+    """A row a job, in plan order, then those that are no longer in the plan. ``reported``: each job's newest words."""
     specs = {spec.name: spec for spec in plan.jobs} if plan else {}
     names = [*specs, *(name for name in statuses if name not in specs)]
-    return tuple(_job_row(name, specs.get(name), statuses.get(name), samples.get(name), at) for name in names)
+    return tuple(
+        _job_row(name, specs.get(name), statuses.get(name), samples.get(name), reported.get(name), at) for name in names
+    )
 
 
-def _job_row(name: str, spec: JobSpec | None, status: JobStatus | None, sample: JobSample | None, at: float) -> JobRow:
+def _job_row(
+    name: str,
+    spec: JobSpec | None,
+    status: JobStatus | None,
+    sample: JobSample | None,
+    reported: Progress | None,
+    at: float,
+) -> JobRow:
     status = status or JobStatus(name=name, state=JobState.WAITING)
     live = status.state in LIVE
     sample = sample or JobSample()
-    progress = sample.progress
+    before = sample.progress is None and reported is not None and status.attempt > 1 and status.state in COMING_BACK
+    progress = reported if before else sample.progress
     share = _share(status.state, progress)
     return JobRow(
         name=clean(name, 80),
         stage=clean(spec.stage if spec else name.partition(":")[0], 40),
         state=status.state,
-        why=clean(_why(status, sample), WHY_LIMIT),
+        why=clean(_why(status, sample, progress), WHY_LIMIT),
         since=status.since,
         up_s=_up(status, at),
         attempt=status.attempt,
@@ -125,6 +148,8 @@ def _job_row(name: str, spec: JobSpec | None, status: JobStatus | None, sample: 
         progress=progress,
         server=sample.server,
         in_plan=spec is not None,
+        before=before,
+        waived=clean(status.waived, WHY_LIMIT),
     )
 
 
@@ -146,7 +171,7 @@ def _share(state: JobState, progress: Progress | None) -> float | None:
     return min(1.0, max(0.0, progress.done / progress.total))
 
 
-def _why(status: JobStatus, sample: JobSample) -> str:
+def _why(status: JobStatus, sample: JobSample, progress: Progress | None) -> str:
     """The one thing worth saying about a job: why it is not well, what it waits for, or what it does."""
     if status.state in CRASHED:
         return status.reason or (status.diagnosis.summary if status.diagnosis else "") or _ended(status)
@@ -156,8 +181,9 @@ def _why(status: JobStatus, sample: JobSample) -> str:
         return status.reason or "no progress"
     if sample.server is not None and status.state in LIVE:
         return _server_words(sample.server) or status.reason
-    if status.state is JobState.RUNNING and sample.progress is not None:
-        return status.reason or _progress_words(sample.progress, sample.rate)
+    if status.state is JobState.RUNNING and progress is not None:
+        words = _progress_words(progress, sample.rate)
+        return status.reason or (words if sample.progress is not None else f"before the restart {words}")
     return status.reason
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,7 @@ class DatasetRow:
     answered: int | None = None
     to_answer: int | None = None
     reported: bool = False
+    before: bool = False  # the counts are of the attempt before
 
     @property
     def lost(self) -> int:
@@ -73,6 +75,7 @@ class Inference:
     share: float | None = None
     eta: Eta | None = None
     why: str = ""
+    before: bool = False  # the figures are of the attempt before
     history: History = field(default_factory=lambda: History("", "", (), ()))
 
 
@@ -114,12 +117,13 @@ def _dataset(name: str, row: JobRow, counted: DatasetCount, answers: DatasetCoun
         tokens=counted.tokens,
         total=counted.total,
         rate=(row.progress.figures.get("rows_s", row.rate) if row.progress else row.rate)
-        if alone and row.live
+        if alone and row.live and not row.before
         else None,
         eta=row.eta if alone else None,
         answered=answers.kept if answers else None,
         to_answer=answers.total if answers else None,
         reported=True,
+        before=row.before,
     )
 
 
@@ -145,7 +149,7 @@ def inference(jobs: Sequence[JobRow], history: Mapping[tuple[str, str], History]
     row = max(rows, key=lambda each: (each.live, each.started_at or 0.0))
     figures = row.progress.figures if row.progress else {}
     server = next((each.server for each in jobs if each.server is not None and each.live), None)
-    now = figures if row.live else {}
+    now = figures if row.live and not row.before else {}
     return Inference(
         job=row.name,
         state=row.state,
@@ -160,6 +164,7 @@ def inference(jobs: Sequence[JobRow], history: Mapping[tuple[str, str], History]
         share=row.share,
         eta=row.eta,
         why=row.why,
+        before=row.before,
         history=history.get((row.name, "tok_s"), History(row.name, "tok_s", (), ())),
     )
 
@@ -169,6 +174,6 @@ def disk_left(disk: Sequence[tuple[float, int]]) -> float | None:
     if len(disk) < 2:
         return None
     (first_at, first), (last_at, last) = disk[0], disk[-1]
-    if last_at - first_at < 300 or last >= first:
+    if not 300 <= last_at - first_at < math.inf or last >= first:
         return None
     return last / ((first - last) / (last_at - first_at))

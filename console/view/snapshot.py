@@ -19,6 +19,7 @@ from pipeline.protocol import (
     HostSample,
     JobStatus,
     Plan,
+    Progress,
 )
 
 EVENTS_KEPT: Final = 500
@@ -36,11 +37,15 @@ class Tone(enum.StrEnum):
 
 @dataclass(frozen=True)
 class LinkView:
-    """How the wire to the host stands. ``since`` is monotonic seconds here; ``detail`` says what is tried."""
+    """How the wire to the host stands. ``since`` is monotonic seconds here; ``detail`` says what is tried.
+
+    ``host_key``: fingerprint of a key seen for the first time, which the operator may accept; never of a changed one.
+    """
 
     state: Literal["connecting", "live", "lost", "refused"] = "connecting"
     since: float = 0.0
     detail: str = ""
+    host_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Snapshot:
     plan: Plan | None = None
     statuses: Mapping[str, JobStatus] = field(default_factory=dict)
     beat: Beat | None = None
+    reported: Mapping[str, Progress] = field(default_factory=dict)  # by job: the newest it ever gave
     events: tuple[Event, ...] = ()  # newest first
     history: Mapping[tuple[str, str], History] = field(default_factory=dict)  # by job and figure
     disk: tuple[tuple[float, int], ...] = ()  # (at, free bytes), oldest first
@@ -81,7 +87,7 @@ class Snapshot:
     @cached_property
     def jobs(self) -> tuple[JobRow, ...]:
         """A row a job, in plan order; jobs that left the plan but still have a status come last."""
-        return job_rows(self.plan, self.statuses, self.beat.jobs if self.beat else {}, self.at)
+        return job_rows(self.plan, self.statuses, self.beat.jobs if self.beat else {}, self.reported, self.at)
 
     @cached_property
     def datasets(self) -> tuple[rows.DatasetRow, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
 LIMIT: Final = 2000
@@ -53,7 +54,26 @@ def shown_line(data: bytes, limit: int = LIMIT) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters, the last an ellipsis where something is cut."""
-    if len(text) <= width:
+    """``text`` in at most ``width`` cells of a terminal, the last an ellipsis where something is cut."""
+    if cells(text) <= width:
         return text
-    return text[: max(0, width - 1)] + "…" if width > 0 else ""
+    kept, left = 0, width - 1
+    while kept < len(text) and (left := left - cells(text[kept])) >= 0:
+        kept += 1
+    return text[:kept] + "…" if width > 0 else ""
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal ``text`` takes: two for a wide character, none for one that joins another."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1 for each in text
+    )
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """``text`` cut or filled with spaces to exactly ``width`` cells."""
+    text = cut(text, width)
+    space = " " * (width - cells(text))
+    return space + text if right else text + space

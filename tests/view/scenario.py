@@ -28,6 +28,7 @@ from pipeline.protocol import (
     Result,
     ServerSample,
     State,
+    StreamLine,
 )
 
 AT = 1_790_000_000.0
@@ -254,6 +255,23 @@ def all_well(now: float) -> Snapshot:
         statuses[name], samples[name] = done(name, kept)
     snapshot = fold(started(now), LinkView("live", now), now)
     return fold(fold(snapshot, state_of(statuses, samples), now), curve(), now)
+
+
+def came_back(now: float, since_s: float = 120.0) -> Snapshot:
+    """All well, but generate was killed and started again ``since_s`` ago; it has not reported since."""
+    snapshot = all_well(now)
+    status = replace(
+        snapshot.statuses["generate"],
+        attempt=2,
+        restarts=1,
+        started_at=AT - since_s,
+        diagnosis=Diagnosis("sigkill", "SIGKILL, sender unknown"),
+    )
+    snapshot = fold(
+        snapshot, StreamLine(event=Event(7, AT, "state", "generate running", "generate", status=status)), now
+    )
+    samples = {**(snapshot.beat.jobs if snapshot.beat else {}), "generate": JobSample(cpu_percent=90.0, memory=GB)}
+    return fold(snapshot, StreamLine(beat=Beat(AT, 7, HOST, samples)), now)
 
 
 def detail_of(name: str) -> JobDetail:

@@ -71,3 +71,26 @@ def test_tight_memory_and_a_missing_keeper_are_said() -> None:
     assert "memory nearly full: 950 / 960 GB" in attention(replace(well, beat=replace(well.beat, host=tight)), 1.0).text
     alone = replace(well, agent=replace(well.agent, keeper=False))
     assert "keeper" in attention(alone, 1.0).text
+
+
+def test_a_job_that_came_back_by_itself_is_news_for_a_while() -> None:
+    said = attention(scenario.came_back(0.0), 1.0)
+    assert said.text == ("all well, but generate was restarted 1× by itself, last 2 m ago: SIGKILL, sender unknown")
+    assert said.tone not in (Tone.BAD, Tone.WARN)
+    assert not said.needed
+    assert attention(scenario.came_back(0.0, 601.0), 1.0).text.startswith("all well: ")
+
+
+def test_a_new_host_key_can_be_accepted_and_a_changed_one_cannot() -> None:
+    new = replace(scenario.started(0.0), link=LinkView("refused", 0.0, "not known yet: SHA256:abc", "SHA256:abc"))
+    assert attention(new, 1.0).keys == "a accepts its key"
+    assert "SHA256:abc" in attention(new, 1.0).text
+    changed = replace(scenario.started(0.0), link=LinkView("refused", 0.0, "has changed"))
+    assert attention(changed, 1.0).keys == "c tries again"
+
+
+def test_a_waived_failure_needs_nobody() -> None:
+    snapshot = scenario.all_well(0.0)
+    status = replace(snapshot.statuses["prep:B4"], state=JobState.EMPTY, waived="gated")
+    said = attention(fold(snapshot, StreamLine(event=Event(7, 0.0, "state", "", "prep:B4", status=status)), 0.0), 1.0)
+    assert said.text == "all well: 1 running, 1 ready, 5 waiting, 9 done, 1 failed and waived"

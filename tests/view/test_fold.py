@@ -126,7 +126,7 @@ states = st.builds(
 messages = st.one_of(lines, states, st.builds(History, job=names), st.builds(LinkView))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(messages, max_size=6))
 def test_no_order_of_messages_breaks_the_snapshot(told: list[Message]) -> None:
     snapshot = Snapshot(run="r", host_label="h")
@@ -140,3 +140,29 @@ def test_no_order_of_messages_breaks_the_snapshot(told: list[Message]) -> None:
     assert report.status_json(snapshot, now)
     assert report.exit_code(snapshot, now) in (0, 1, 3, 4, 5)
     assert all("\x1b" not in row.name + row.why + row.last_line for row in snapshot.jobs)
+
+
+def test_the_figures_of_the_attempt_before_stand_until_the_new_one_reports() -> None:
+    snapshot = scenario.came_back(0.0)
+    row, figure = snapshot.job("generate"), snapshot.inference
+    assert row is not None
+    assert figure is not None
+    assert (row.before, row.done, row.total) == (True, 36_120, 83_288)
+    assert row.why.startswith("before the restart B3: answers")
+    assert (figure.before, figure.done, figure.tok_s, figure.in_flight) == (True, 36_120, 828.0, None)
+    assert next(each for each in snapshot.datasets if each.name == "B3").answered == 4900
+    progress = Progress(scenario.AT + 9, "answers", 36_130, 83_288)
+    beat = Beat(scenario.AT + 9, 7, scenario.HOST, {"generate": JobSample(progress=progress)})
+    again = fold(snapshot, StreamLine(beat=beat), 9.0).job("generate")
+    assert again is not None
+    assert (again.before, again.done) == (False, 36_130)
+
+
+def test_a_first_attempt_and_a_new_journal_show_no_old_figures() -> None:
+    snapshot = scenario.live(0.0)
+    beat = Beat(scenario.AT, 7, scenario.HOST, {"generate": JobSample()})
+    first = fold(snapshot, StreamLine(beat=beat), 1.0).job("generate")
+    assert first is not None
+    assert first.done is None
+    fresh = replace(scenario.state_of(*scenario.running_jobs()), seq=1, beat=beat)
+    assert fold(snapshot, fresh, 1.0).reported == {}

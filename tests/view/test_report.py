@@ -79,3 +79,22 @@ def test_outside_text_is_not_markdown() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[a](b)" in report.status_text(snapshot)
+
+
+def test_a_waived_failure_is_told_and_is_no_failure() -> None:
+    snapshot = scenario.all_well(0.0)
+    status = replace(snapshot.statuses["prep:B4"], state=JobState.EMPTY, reason="no rows", waived="gated, *asked*")
+    snapshot = replace(snapshot, statuses={**snapshot.statuses, "prep:B4": status})
+    assert report.exit_code(snapshot) == report.WELL
+    assert "waived: gated, *asked* · no rows" in report.status_text(snapshot)
+    text = report.report_markdown(snapshot)
+    assert r"waived, the others go on without it: gated, \*asked\*" in text
+
+
+def test_markdown_has_the_worst_problem_first_and_restarts_too() -> None:
+    text = report.report_markdown(scenario.live(0.0), 1.0)
+    assert text.index("`prep:B5` **empty**") < text.index("`prep:B4` **queued**") < text.index("## Running")
+    assert "The others: 5 waiting, 1 queued, 1 running, 1 ready, 1 empty." in text
+    text = report.report_markdown(scenario.came_back(0.0), 1.0)
+    assert "`generate` **running** again, after 1 restart" in text
+    assert "36,120 of 83,288 answered (43 %) before the restart" in text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from console.view.text import clean, cut, shown_line
+from console.view.text import cells, clean, cut, padded, shown_line
 
 BIDI = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
@@ -92,3 +92,15 @@ def test_any_bytes_make_one_safe_line(data: bytes) -> None:
 @pytest.mark.parametrize(("width", "shown"), [(10, "abcdef"), (6, "abcdef"), (4, "abc…"), (1, "…"), (0, "")])
 def test_cut(width: int, shown: str) -> None:
     assert cut("abcdef", width) == shown
+
+
+@given(st.text(), st.integers(min_value=0, max_value=40))
+def test_cut_text_fits_its_cells(text: str, width: int) -> None:
+    assert cells(cut(text, width)) <= width
+    assert cells(padded(text, width)) == width
+
+
+def test_wide_characters_take_two_cells() -> None:
+    assert cells("数据集 B5") == 9
+    assert cut("数据集 B5", 6) == "数据…"
+    assert padded("数据", 6, right=True) == "  数据"
