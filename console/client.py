@@ -167,6 +167,8 @@ class AgentClient:
     async def _send(
         self, method: str, path: str, body: bytes | None, kind: type[T], parameters: dict[str, str | int]
     ) -> T:
+        if self._http.is_closed:
+            raise LinkDown("this conversation with the agent was given up; a new one is being opened")
         begun = time.monotonic()
         headers = {"content-type": "application/json"} if body is not None else {}
         try:

@@ -25,8 +25,11 @@ class Controls(Protocol):
     async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Connect, follow the agent and call ``on_snapshot`` after every change, until cancelled."""
 
-    def retry(self) -> None:
-        """Connect again now: after a refusal, or without waiting out the pause between two attempts."""
+    def retry(self, accept_host_key: str = "") -> None:
+        """Connect again now: after a refusal, or without waiting out the pause between two attempts.
+
+        ``accept_host_key``: ``LinkView.host_key``, where the operator takes the host for the one that is meant.
+        """
 
     async def act(self, action: JobAction, job: str) -> ActionReply:
         """Do ``action`` to ``job``; the reply says whether it was done, and what."""

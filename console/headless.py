@@ -40,7 +40,7 @@ def settled(plan: Plan, statuses: Mapping[str, JobStatus]) -> bool:
 
 
 async def follow(session: Session) -> Snapshot:
-    """Print what happens until the run has settled, and return the last snapshot."""
+    """Print what happens until the run has settled or the host refuses, and return the last snapshot."""
     changed = asyncio.Event()
 
     def note(_: Snapshot) -> None:
@@ -67,6 +67,8 @@ async def follow(session: Session) -> Snapshot:
                 shown = time.monotonic()
                 for line in progress_lines(snapshot):
                     _say(elapsed, line)
+            if snapshot.link.state == "refused":
+                return snapshot  # only a person can help
             if snapshot.plan is not None and settled(snapshot.plan, snapshot.statuses):
                 return snapshot
     finally:

@@ -53,10 +53,10 @@ class Session:
             tasks.create_task(self._keep_following())
             tasks.create_task(self._keep_history())
 
-    def retry(self) -> None:
-        """Connect again now."""
+    def retry(self, accept_host_key: str = "") -> None:
+        """Connect again now. ``accept_host_key``: see ``LinkView``."""
         self._again.set()
-        self._link.retry()
+        self._link.retry(accept_host_key)
 
     # --- Following ---
 
@@ -75,7 +75,7 @@ class Session:
         if status.state == "live" and self._broken:
             self._fold(LinkView("refused", since, self._trouble))
         else:
-            self._fold(LinkView(status.state, since, status.detail or self._trouble))
+            self._fold(LinkView(status.state, since, status.detail or self._trouble, status.host_key))
 
     def _set_trouble(self, text: str, *, broken: bool = False) -> None:
         if (text, broken) != (self._trouble, self._broken):

@@ -39,9 +39,10 @@ class Deck(App[int]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "draftdeck"
 
-    def __init__(self, controls: Controls, *, light: bool = False) -> None:
+    def __init__(self, controls: Controls, *, light: bool = False, read_only: bool = False) -> None:
         super().__init__()
         self.controls = controls
+        self.read_only = read_only
         self.snapshot = controls.snapshot
         self._light = light
         self._painted_at = 0.0

@@ -21,7 +21,9 @@ class Situation:
     scope: Scope
     row: JobRow | None = None
     crashed: int = 0
-    refused: bool = False
+    down: bool = False  # the link is refused or lost
+    new_key: bool = False  # the host's key is seen for the first time
+    read_only: bool = False
     filtered: bool = False
     searching: bool = False
     following: bool = False
@@ -42,6 +44,7 @@ class Key:
     help: str
     scopes: tuple[Scope, ...]
     applies: Applies = lambda _: True
+    changes: bool = False  # something on the host: not offered to those who only watch
 
 
 STARTABLE: Final = frozenset(JobState) - LIVE - {JobState.QUEUED}
@@ -71,16 +74,23 @@ def _crashed(now: Situation) -> bool:
     return now.crashed > 0
 
 
+def _has_earlier(now: Situation) -> bool:
+    return now.row is not None and now.row.attempt > 1
+
+
 OVERVIEW: Final[tuple[Scope, ...]] = ("overview",)
 JOBS: Final[tuple[Scope, ...]] = ("overview", "job")
 LOG: Final[tuple[Scope, ...]] = ("log",)
 MOVING: Final[tuple[Scope, ...]] = ("overview", "job", "log", "help")
 
 KEYMAP: Final[tuple[Key, ...]] = (
-    Key("c", "c", "retry", "connect again", "connect to the host again", JOBS, lambda now: now.refused),
-    Key("r", "r", "restart", "restart", "restart the selected job; asks if it runs well", JOBS, _restartable),
-    Key("R", "R", "restart_crashed", "all crashed", "restart every job that crashed", JOBS, _crashed),
-    Key("s", "s", "start", "start", "start the selected job", JOBS, _startable),
+    Key(
+        "a", "a", "accept", "accept its key", "look at the host's new key, and accept it", JOBS, lambda now: now.new_key
+    ),
+    Key("c", "c", "retry", "connect again", "connect to the host again", JOBS, lambda now: now.down),
+    Key("r", "r", "restart", "restart", "restart the selected job; asks if it runs well", JOBS, _restartable, True),
+    Key("R", "R", "restart_crashed", "all crashed", "restart every job that crashed", JOBS, _crashed, True),
+    Key("s", "s", "start", "start", "start the selected job", JOBS, _startable, True),
     Key(
         "x",
         "x",
@@ -89,8 +99,9 @@ KEYMAP: Final[tuple[Key, ...]] = (
         "stop the selected job: TERM, then its grace time; asks if it runs well",
         JOBS,
         _stoppable,
+        True,
     ),
-    Key("X", "X", "kill", "", "kill the selected job at once; asks if it runs well", JOBS, _killable),
+    Key("X", "X", "kill", "", "kill the selected job at once; asks if it runs well", JOBS, _killable, True),
     Key("l", "l", "log", "log", "the log of the selected job", JOBS, _has_job),
     Key("enter,d", "⏎", "detail", "details", "everything about the selected job (also d)", OVERVIEW, _has_job),
     Key("n", "n", "next_problem", "", "go to the next job that is not well", OVERVIEW, _has_job),
@@ -100,8 +111,8 @@ KEYMAP: Final[tuple[Key, ...]] = (
     Key("n", "n", "next_hit", "next", "next hit", LOG, lambda now: now.searching),
     Key("N", "N", "previous_hit", "previous", "previous hit", LOG, lambda now: now.searching),
     Key("w", "w", "wrap", "wrap", "wrap long lines", LOG),
-    Key("p", "p", "previous_attempt", "attempt before", "the log of the attempt before", LOG),
-    Key("P", "P", "next_attempt", "", "the log of the attempt after", LOG),
+    Key("p", "p", "previous_attempt", "attempt before", "the log of the attempt before", LOG, _has_earlier),
+    Key("P", "P", "next_attempt", "", "the log of the attempt after", LOG, _has_earlier),
     Key("j,down", "j ↓", "down", "", "down", MOVING),
     Key("k,up", "k ↑", "up", "", "up", MOVING),
     Key("g,home", "g", "top", "", "to the top", MOVING),
@@ -127,4 +138,6 @@ def bindings(scope: Scope) -> list[BindingType]:
 
 def applying(now: Situation) -> tuple[Key, ...]:
     """The keys that do something in this situation, in the order of the map."""
-    return tuple(key for key in KEYMAP if now.scope in key.scopes and key.applies(now))
+    return tuple(
+        key for key in KEYMAP if now.scope in key.scopes and key.applies(now) and not (key.changes and now.read_only)
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -13,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from console import commands, headless, report
 from console.client import AgentClient
 from console.controls import ControlError
+from console.demo_config import SOURCES, demo_config
 from console.link.channel import bridge_argv
 from console.link.deploy import deploy, ensure_agent
 from console.link.errors import DeployError
@@ -193,3 +197,49 @@ async def test_the_console_on_a_real_agent(loopback: LoopbackServer, workdir: Pa
             await until_shown(pilot, "first line of [rank0]")
             await pilot.press("escape", "enter")
             await until_shown(pilot, "exec sleep 600")
+
+
+async def test_a_new_host_key_waits_for_the_operator(loopback: LoopbackServer, workdir: Path, tmp_path: Path) -> None:
+    endpoint = dataclasses.replace(loopback.endpoint, known_hosts=tmp_path / "known")
+    async with Link(endpoint) as link:
+        session = session_on(link, workdir)
+        async with asyncio.timeout(30):
+            seen = await headless.follow(session)  # ends: only a person can help
+        assert seen.link.state == "refused"
+        assert seen.link.host_key in seen.link.detail
+        it = Following(session, link, workdir)
+        task = asyncio.create_task(session.run(it.note))
+        session.retry(seen.link.host_key)
+        seen = await it.state("prep:B5", JobState.RUNNING)
+        assert seen.link.host_key == ""
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_look_says_that_the_link_is_live(
+    loopback: LoopbackServer, workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = loopback.endpoint
+    async with following(loopback, workdir) as it:
+        await it.state("prep:B6", JobState.FAILED)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        demo_config(
+            port=there.port or 0,
+            user=there.user or "",
+            key=str(there.identity_files[0]),
+            known_hosts=str(there.known_hosts),
+            workdir=str(workdir),
+            python=PYTHON,
+            model_dir="/no/model",
+            sources={name: f"/no/{name}" for name in SOURCES},
+            size=1,
+            server_port=1,
+        )
+    )
+    assert await commands.status(commands.Host(config), as_json=True) == report.CRASHED
+    found = json.loads(capsys.readouterr().out)
+    assert found["link"]["state"] == "live"
+    assert found["attention"]["text"].startswith("1 needs you: prep:B6 failed")
+    assert 0 <= found["link"]["for_s"] < 60

@@ -33,7 +33,9 @@ async def until_shown(pilot: Pilot[int], text: str) -> None:
     await until(pilot, lambda: any(text in row for row in shown(pilot.app)))
 
 
-def deck(session: ScriptedSession | None = None, *, light: bool = False) -> tuple[Deck, ScriptedSession]:
+def deck(
+    session: ScriptedSession | None = None, *, light: bool = False, read_only: bool = False
+) -> tuple[Deck, ScriptedSession]:
     """A console on a scripted session, at hour 31 of the real run unless told otherwise."""
     session = session or ScriptedSession(scenario.live(time.monotonic()))
-    return Deck(session, light=light), session
+    return Deck(session, light=light, read_only=read_only), session

@@ -23,6 +23,8 @@ class ScriptedSession:
         self.refuse = ""
         self.hold = asyncio.Event()
         self.hold.set()
+        self.hold_pages = asyncio.Event()
+        self.hold_pages.set()
         self._on_snapshot: Callable[[Snapshot], None] | None = None
 
     async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
@@ -36,8 +38,8 @@ class ScriptedSession:
         if self._on_snapshot is not None:
             self._on_snapshot(self.snapshot)
 
-    def retry(self) -> None:
-        self.asked.append(("retry", ""))
+    def retry(self, accept_host_key: str = "") -> None:
+        self.asked.append(("retry", accept_host_key))
 
     async def act(self, action: JobAction, job: str) -> ActionReply:
         self.asked.append((action, job))
@@ -58,6 +60,7 @@ class ScriptedSession:
     async def log(self, job: str, attempt: int, offset: int, limit: int) -> LogPage:
         assert self.snapshot.job(job) is not None
         self.pages.append((offset, limit))
+        await self.hold_pages.wait()
         data = self.earlier_log if attempt == 1 and self.earlier_log else self.log_bytes
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         return LogPage(attempt, start, len(data), data[start : start + limit])

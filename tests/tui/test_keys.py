@@ -157,3 +157,17 @@ async def test_quitting_says_that_jobs_go_on(capsys: pytest.CaptureFixture[str])
         await until(pilot, lambda: not app.is_running)
     assert app.return_code == 0
     assert "2 jobs go on at gpu-3; open the console again at any time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["r", "R", "s", "x", "X"])
+async def test_who_only_watches_is_offered_nothing_that_changes(key: str) -> None:
+    app, session = deck(read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "read-only")
+        assert "restart" not in shown(app)[-1]
+        await pilot.press("n", key)
+        await until_shown(pilot, "this console is read-only")
+        assert session.asked == []
+        await pilot.press("?")
+        await until_shown(pilot, "the log of the selected job")
+        assert not any("restart every job" in row for row in shown(app))

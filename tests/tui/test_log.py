@@ -180,3 +180,18 @@ async def test_a_dead_link_is_said_and_the_lines_stay() -> None:
         session.tell(StreamLine(), now)
         await until_shown(pilot, "stale: nothing heard")
         assert any("a line" in row for row in shown(app))
+
+
+async def test_a_page_on_its_way_holds_up_no_other_attempt() -> None:
+    app, session = deck()
+    session.log_bytes, session.earlier_log = LINES, b"the attempt before ended here\n"
+    session.hold_pages.clear()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "l")
+        await until(pilot, lambda: len(session.pages) == 1)
+        await pilot.press("p")
+        await until_shown(pilot, "attempt 1 of 2")
+        session.hold_pages.set()
+        await until_shown(pilot, "the attempt before ended here")
+        assert not any("step 39999" in row for row in shown(app))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from console.tui.widgets.jobs import JobsTable
 from console.view import LinkView, Snapshot, fold
+from console.view.text import cells
 from pipeline.protocol import Beat, Event, JobSample, JobState, JobStatus, Progress, StreamLine
 from tests.tui.screen import deck, shown, until, until_shown
 from tests.tui.scripted import ScriptedSession
@@ -248,3 +249,60 @@ async def test_the_theme_can_be_changed() -> None:
         await until(pilot, lambda: not app.current_theme.dark)
         await pilot.press("t")
         await until(pilot, lambda: app.current_theme.dark)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_figures_of_before_a_restart_are_named_as_such(size: tuple[int, int]) -> None:
+    app, _ = deck(on(scenario.came_back))
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "all well, but generate was restarted 1× by itself")
+        await until_shown(pilot, "before the restart")
+        await until_shown(pilot, "43 %")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_wide_characters_move_no_column(size: tuple[int, int]) -> None:
+    def wide(now: float) -> Snapshot:
+        statuses, samples = scenario.running_jobs()
+        statuses["prep:B5"] = replace(statuses["prep:B5"], reason="没有用户回合" * 20, diagnosis=None)
+        return fold(scenario.live(now), scenario.state_of(statuses, samples), now)
+
+    app, _ = deck(on(wide))
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "没有用户回合")
+        rows = shown(app)
+        above = next(row for row in rows if "prep:B3 " in row and "12,000 of" in row)
+        found = next(row for row in rows if "prep:B5 " in row and "没有用户回合" in row and "…" in row)
+        edge = above.index("36 m") + len("36 m")
+        assert cells(found[: found.index("12 m")]) + len("12 m") == edge
+
+
+async def test_a_refusal_is_told_whole_and_no_plan_is_made_up() -> None:
+    text = "the host key of [10.0.0.3]:2222 is not known yet: ssh-ed25519 SHA256:" + "k" * 43 + ". Accept it once"
+
+    def new_key(now: float) -> Snapshot:
+        return replace(scenario.started(now), link=LinkView("refused", now, text, "SHA256:" + "k" * 43))
+
+    app, session = deck(on(new_key))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "Accept it once")
+        assert not any("in the plan" in row for row in shown(app))
+        await until_shown(pilot, "a accept its key")
+        await pilot.press("a")
+        await until_shown(pilot, "Accept this host key?")
+        await pilot.press("n")
+        await until_shown(pilot, "the host key is not accepted")
+        assert session.asked == []
+        await pilot.press("a")
+        await until_shown(pilot, "Accept this host key?")
+        await pilot.press("y")
+        await until(pilot, lambda: session.asked == [("retry", "SHA256:" + "k" * 43)])
+
+
+async def test_a_changed_key_is_not_accepted_from_here() -> None:
+    app, session = deck(on(refused))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "the host key has changed")
+        await pilot.press("a")
+        await until_shown(pilot, "there is no new host key to accept")
+        assert session.asked == []

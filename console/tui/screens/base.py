@@ -13,6 +13,7 @@ from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
 from console.view import Snapshot, Tone
 from console.view.jobs import JobRow
+from console.view.text import clean
 from pipeline.protocol import ActionReply
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class DeckScreen(Screen[None]):
             scope=self.SCOPE,
             row=self.selected,
             crashed=sum(row.crashed for row in snapshot.jobs),
-            refused=snapshot.link.state == "refused",
+            down=snapshot.link.state in ("refused", "lost"),
+            new_key=bool(snapshot.link.host_key),
+            read_only=self.deck.read_only,
         )
 
     def paint(self) -> None:
@@ -93,6 +96,8 @@ class DeckScreen(Screen[None]):
         self._ask("kill", lambda row: row.healthy)
 
     def action_restart_crashed(self) -> None:
+        if self._only_watches():
+            return
         names = [row.name for row in self.snapshot.jobs if row.crashed]
         if not names:
             self.say(Tone.IDLE, "nothing crashed: nothing to restart")
@@ -105,6 +110,22 @@ class DeckScreen(Screen[None]):
             return
         self.say(Tone.BUSY, f"connecting to {self.snapshot.host_label} …")
         self.controls.retry()
+
+    def action_accept(self) -> None:
+        """Show the host's new key and take it once the operator says so."""
+        link = self.snapshot.link
+        if not link.host_key:
+            self.say(Tone.IDLE, "there is no new host key to accept")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.say(Tone.BUSY, f"connecting to {self.snapshot.host_label} …")
+                self.controls.retry(link.host_key)
+            else:
+                self.say(Tone.IDLE, "the host key is not accepted")
+
+        self.app.push_screen(Confirm("Accept this host key?", clean(link.detail, 600)), answered)
 
     def action_log(self) -> None:
         row = self.selected
@@ -126,7 +147,15 @@ class DeckScreen(Screen[None]):
     def action_back(self) -> None:
         self.dismiss()
 
+    def _only_watches(self) -> bool:
+        """Whether this console may change nothing; said where it is so."""
+        if self.deck.read_only:
+            self.say(Tone.IDLE, "this console is read-only: open it without --read-only to change something")
+        return self.deck.read_only
+
     def _ask(self, action: JobAction, destroys: Callable[[JobRow], bool]) -> None:
+        if self._only_watches():
+            return
         row = self.selected
         if row is None:
             self.say(Tone.IDLE, f"no job is selected: nothing to {action}")

@@ -18,7 +18,7 @@ from console.tui.palette import GLYPHS, TONES
 from console.tui.screens.base import DeckScreen
 from console.tui.screens.moving import Moving
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
-from console.tui.widgets.pane import Piece, joined, line, lines
+from console.tui.widgets.pane import Piece, hanging, joined, line, lines
 from console.view import Tone, attention
 from console.view import format as fmt
 from console.view.jobs import JobRow
@@ -136,10 +136,10 @@ class JobScreen(Moving, DeckScreen):
         if row is None:
             yield line((f"{self._job} is no longer in the plan", "$warn"))
             return
-        yield from _head(row)
+        yield from _head(row, width)
         if self._trouble:
-            yield _field("details", [(f"not fetched: {self._trouble}", "$bad")])
-        yield from _diagnosis(row)
+            yield from _field("details", [(f"not fetched: {clean(self._trouble, 400)}", "$bad")], width)
+        yield from _diagnosis(row, width)
         if self._detail is not None:
             yield from _attempts(self._detail.attempts)
         yield from self._resources(width)
@@ -147,7 +147,7 @@ class JobScreen(Moving, DeckScreen):
             yield from _section("Last lines of the log", "l opens it")
             yield from (line(("  ", ""), each) for each in self._tail)
         if self._detail is not None:
-            yield from _command(self._detail)
+            yield from _command(self._detail, width)
 
     def _resources(self, width: int) -> Iterable[Content]:
         shown = [(name, self._history[figure]) for figure, name in FIGURES if figure in self._history]
@@ -159,11 +159,11 @@ class JobScreen(Moving, DeckScreen):
             top = max(history.values)
             words = fmt.size(top) if name == "memory" else f"{top:,.0f} %"
             curve = blocks(resample(history.at, history.values, max(8, min(80, width - LABEL - 24))))
-            yield _field(name, [(curve, "$curve"), f"  peak {words}"])
+            yield from _field(name, [(curve, "$curve"), f"  peak {words}"], width)
 
 
-def _field(name: str, pieces: list[Piece]) -> Content:
-    return line((f"  {name:<{LABEL}}", "$label"), *pieces)
+def _field(name: str, pieces: list[Piece], width: int) -> list[Content]:
+    return hanging(line((f"  {name:<{LABEL}}", "$label")), line(*pieces), width)
 
 
 def _section(title: str, hint: str = "") -> Iterable[Content]:
@@ -171,9 +171,10 @@ def _section(title: str, hint: str = "") -> Iterable[Content]:
     yield line((title, "bold"), (f"  {hint}" if hint else "", "$faint"))
 
 
-def _head(row: JobRow) -> Iterable[Content]:
+def _head(row: JobRow, width: int) -> Iterable[Content]:
     tone = f"${TONES[row.state]}"
-    yield line((f"{GLYPHS[row.state]} {row.name}", f"bold {tone}"), ("  ", ""), (row.state, tone), f"  {row.why}")
+    head = line((f"{GLYPHS[row.state]} {row.name}", f"bold {tone}"), ("  ", ""), (row.state, tone), "  ")
+    yield from hanging(head, line(row.why), width)
     facts: list[Piece] = []
     if row.attempt:
         facts.append(f"attempt {row.attempt}, {row.restarts} restart{'' if row.restarts == 1 else 's'}")
@@ -190,36 +191,40 @@ def _head(row: JobRow) -> Iterable[Content]:
     if row.signal is not None:
         facts.append(f"signal {row.signal}")
     if facts:
-        yield _field("now" if row.live else "ended", joined(facts))
+        yield from _field("now" if row.live else "ended", joined(facts), width)
+    if row.waived:
+        yield from _field("waived", [(row.waived, "$warn")], width)
     if row.progress is not None:
         total = f" of {fmt.count(row.total)}" if row.total else ""
         share = f" ({fmt.percent(row.share)})" if row.share is not None else ""
         rate = f", {fmt.number(row.rate)}/s" if row.rate else ""
         phase = clean(row.progress.phase, 80)
-        yield _field("progress", [f"{phase}: {fmt.count(row.done)}{total} {row.unit}{share}{rate}"])
+        words = f"{phase}: {fmt.count(row.done)}{total} {row.unit}{share}{rate}"
+        yield from _field("before" if row.before else "progress", [(words, "$faint" if row.before else "")], width)
     if row.eta is not None:
         basis = f"  from {clean(row.eta.basis, 200)}" if row.eta.basis else ""
-        yield _field("ETA", [(fmt.eta(row.eta), "bold"), (basis, "$label")])
+        yield from _field("ETA", [(fmt.eta(row.eta), "bold"), (basis, "$label")], width)
     if row.needs:
-        yield _field("needs", [", ".join(row.needs)])
-    if row.result is not None:
+        yield from _field("needs", [", ".join(row.needs)], width)
+    if row.result is not None and not row.live:
         message = clean(row.result.message, 400)
         said = "" if message == row.why else f" · {message}"
-        yield _field("result", [f"{fmt.count(row.result.records)} records{said}"])
+        yield from _field("result", [f"{fmt.count(row.result.records)} records{said}"], width)
         if row.result.manifest:
-            yield _field("manifest", [clean(row.result.manifest, 400)])
+            yield from _field("manifest", [clean(row.result.manifest, 400)], width)
 
 
-def _diagnosis(row: JobRow) -> Iterable[Content]:
+def _diagnosis(row: JobRow, width: int) -> Iterable[Content]:
     found = row.diagnosis
     if found is None:
         return
-    yield from _section("What happened")
-    yield line(("  ", ""), (clean(found.summary, 600), f"${Tone.BAD if row.crashed else Tone.WARN}"))
+    yield from _section("What happened to the attempt before" if row.live else "What happened")
+    tone = f"${Tone.BAD if row.crashed else Tone.WARN}"
+    yield from hanging(line("  "), line((clean(found.summary, 600), tone)), width)
     for each in found.evidence:
-        yield line(("  evidence  ", "$label"), clean(each, 600))
+        yield from hanging(line(("  evidence  ", "$label")), line(clean(each, 600)), width)
     if found.advice:
-        yield line(("  to do     ", "$label"), (clean(found.advice, 600), "bold"))
+        yield from hanging(line(("  to do     ", "$label")), line((clean(found.advice, 600), "bold")), width)
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
@@ -240,12 +245,12 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
         )
 
 
-def _command(detail: JobDetail) -> Iterable[Content]:
+def _command(detail: JobDetail, width: int) -> Iterable[Content]:
     yield from _section("Command line")
-    yield line(("  ", ""), clean(shlex.join(detail.spec.argv), 8000))
-    yield _field("folder", [clean(detail.folder, 400)])
-    yield _field("release", [clean(detail.status.release, 80)])
+    yield from hanging(line("  "), line(clean(shlex.join(detail.spec.argv), 8000)), width)
+    yield from _field("folder", [clean(detail.folder, 400)], width)
+    yield from _field("release", [clean(detail.status.release, 80)], width)
     if detail.environment:
         yield from _section("Environment", "secrets masked")
         for name, value in sorted(detail.environment.items()):
-            yield line(("  ", ""), (clean(name, 100), "$label"), "=", clean(value, 1000))
+            yield from hanging(line("  "), line((clean(name, 100), "$label"), "=", clean(value, 1000)), width)

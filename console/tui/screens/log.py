@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual import on
@@ -45,7 +48,7 @@ class LogScreen(Moving, DeckScreen):
         self._buffer = LogBuffer()
         self._follow = True
         self._search: Search | None = None
-        self._fetching = False
+        self._reading = asyncio.Lock()
         self._idle = 0
         self._trouble = ""
 
@@ -72,9 +75,7 @@ class LogScreen(Moving, DeckScreen):
         return self.snapshot.job(self._job)
 
     def situation(self) -> Situation:
-        return Situation(
-            scope=self.SCOPE, row=self.selected, searching=self._search is not None, following=self._follow
-        )
+        return replace(super().situation(), searching=self._search is not None, following=self._follow)
 
     def paint(self) -> None:
         row = self.selected
@@ -125,12 +126,12 @@ class LogScreen(Moving, DeckScreen):
     def _fetch_end(self) -> None:
         self._work(self._read(-PAGE, restart=True))
 
-    def _work(self, coroutine: object) -> None:
-        self.run_worker(coroutine, group="log", exit_on_error=True)  # type: ignore[arg-type]
+    def _work(self, coroutine: Coroutine[None, None, None]) -> None:
+        self.run_worker(coroutine, group="log", exit_on_error=True)
 
     def _poll(self) -> None:
         """Read what the log has grown by; rarely where it did not grow, and only what fits where it grew too fast."""
-        if not self._attempt or not self._follow or self._fetching or self.app.screen is not self:
+        if not self._attempt or not self._follow or self._reading.locked() or self.app.screen is not self:
             return
         if self._idle > 0:
             self._idle -= 1
@@ -146,21 +147,20 @@ class LogScreen(Moving, DeckScreen):
         before: bool = False,
         go_to: int | None = None,
     ) -> None:
-        if self._fetching:
+        """Read a piece and take it. What only continues the window is left out while another piece is on its way."""
+        if self._reading.locked() and not restart:
             return
-        self._fetching = True
-        buffer, attempt, prepended = self._buffer, self._attempt, 0
-        limit = min(PAGE, buffer.start - offset) if before else PAGE
-        try:
-            page = await self.controls.log(self._job, attempt, offset, limit)
-            if follow and page.size - page.offset > 4 * PAGE:
-                page = await self.controls.log(self._job, attempt, -PAGE, PAGE)
-        except ControlError as error:
-            self._trouble = str(error)
-            self._idle = IDLE_POLLS
-            return
-        finally:
-            self._fetching = False
+        async with self._reading:
+            buffer, attempt, prepended = self._buffer, self._attempt, 0
+            limit = min(PAGE, buffer.start - offset) if before else PAGE
+            try:
+                page = await self.controls.log(self._job, attempt, offset, limit)
+                if follow and page.size - page.offset > 4 * PAGE:
+                    page = await self.controls.log(self._job, attempt, -PAGE, PAGE)
+            except ControlError as error:
+                self._trouble = str(error)
+                self._idle = IDLE_POLLS
+                return
         if buffer is not self._buffer or not self.ready:
             return
         self._trouble = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -89,15 +90,7 @@ class OverviewScreen(DeckScreen):
         return self.snapshot.job(chosen.name) if chosen else None
 
     def situation(self) -> Situation:
-        now = super().situation()
-        return Situation(
-            scope=now.scope,
-            row=now.row,
-            crashed=now.crashed,
-            refused=now.refused,
-            filtered=bool(self._filter),
-            one_pane=self.has_class("-compact"),
-        )
+        return replace(super().situation(), filtered=bool(self._filter), one_pane=self.has_class("-compact"))
 
     def paint(self) -> None:
         snapshot = self.snapshot
@@ -115,7 +108,7 @@ class OverviewScreen(DeckScreen):
     def tick(self) -> None:
         snapshot, now = self.snapshot, self.deck.now()
         self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
-        self.query_one("#header", HeaderBar).show(snapshot, now)
+        self.query_one("#header", HeaderBar).show(snapshot, now, read_only=self.deck.read_only)
         self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
         self.query_one("#keys", KeyBar).show(self.situation())
         self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")

@@ -13,7 +13,7 @@ from console.tui.palette import GLYPHS, TONE_GLYPHS, TONES
 from console.tui.widgets.events import event_line
 from console.tui.widgets.host import disk_pieces
 from console.tui.widgets.inference import figures as inference_figures
-from console.tui.widgets.pane import Piece, fit, joined, line, lines
+from console.tui.widgets.pane import Piece, fit, flow, joined, line, lines
 from console.tui.widgets.server import figures as server_figures
 from console.view import Attention, Snapshot, Tone
 from console.view import format as fmt
@@ -34,7 +34,7 @@ class Bar(Static):
         """Show ``content``."""
         if self._drawn is None or not self._drawn.is_same(content):
             self._drawn = content
-            self.update(content, layout=False)
+            self.update(content, layout=self.styles.is_auto_height)
 
 
 class AttentionBar(Bar):
@@ -53,7 +53,7 @@ class AttentionBar(Bar):
 class HeaderBar(Bar):
     """Run and host at the left; the age of the data, run time and ETA at the right."""
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def show(self, snapshot: Snapshot, now: float, *, read_only: bool) -> None:
         width = max(10, self.size.width - 2)
         age = snapshot.age(now)
         if age is None:
@@ -65,6 +65,8 @@ class HeaderBar(Bar):
             word = "stale" if snapshot.link.state == "live" else snapshot.link.state
             live = (f"{word}, {fmt.age(age)} old", "bold $warn")
         name = line((clean(snapshot.run, 80) or "no run", "bold"), (" @ ", "$faint"), clean(snapshot.host_label, 80))
+        if read_only:
+            live = line(live, ("   read-only", "bold $busy"))
         run: list[Piece] = [f"run {fmt.duration(snapshot.run_time)}"] if snapshot.run_time is not None else []
         slow = snapshot.longest
         eta: list[Piece] = [line(("ETA ", "$label"), (fmt.eta(slow.eta), "bold"))] if slow is not None else []
@@ -84,12 +86,12 @@ class Vitals(Bar):
     def show(self, snapshot: Snapshot) -> None:
         width = max(10, self.size.width - 2)
         rows = (self._host(snapshot), self._server(snapshot), self._inference(snapshot))
-        self.say(lines(fit(line((f"{name:<8}", "$label"), row), width) for name, row in rows))
+        self.say(lines(_whole(f"{name:<8}", pieces, width) for name, pieces in rows))
 
-    def _host(self, snapshot: Snapshot) -> tuple[str, Content]:
+    def _host(self, snapshot: Snapshot) -> tuple[str, list[Piece]]:
         host = snapshot.host
         if host is None:
-            return "host", line(("no figures yet", "$faint"))
+            return "host", [("no figures yet", "$faint")]
         share = host.memory_used / host.memory_limit if host.memory_limit else None
         pieces: list[Piece] = [
             line(f"{fmt.size_of(host.memory_used, host.memory_limit)} ", (fmt.bar(share, 6), "$curve")),
@@ -102,32 +104,40 @@ class Vitals(Bar):
             mean = sum(gpu.utilisation for gpu in host.gpus) / len(host.gpus)
             fullest = max(host.gpus, key=lambda gpu: gpu.memory_used)
             pieces.append(f"GPU {mean:.0f} % {fmt.size_of(fullest.memory_used, fullest.memory_total)}")
-        return "memory", line(*joined(pieces))
+        return "memory", pieces
 
-    def _server(self, snapshot: Snapshot) -> tuple[str, Content]:
+    def _server(self, snapshot: Snapshot) -> tuple[str, list[Piece]]:
         row = next((each for each in snapshot.servers if each.sample is not None), None)
         row = row or next(iter(snapshot.servers), None)
         if row is None:
-            return "server", line(("none in the plan", "$faint"))
+            return "server", [("none in the plan" if snapshot.plan else "no figures yet", "$faint")]
         words: list[Piece] = [(f"{GLYPHS[row.state]} {row.job} {row.state}", f"${TONES[row.state]}")]
         if row.sample is not None:
             words += figures if (figures := server_figures(row.sample)) and row.sample.ready else [row.step]
-        return "server", line(*joined(words))
+        return "server", words
 
-    def _inference(self, snapshot: Snapshot) -> tuple[str, Content]:
+    def _inference(self, snapshot: Snapshot) -> tuple[str, list[Piece]]:
         figure = snapshot.inference
         if figure is None:
-            return "answers", line(("no generation in the plan", "$faint"))
+            return "answers", [("no generation in the plan" if snapshot.plan else "no figures yet", "$faint")]
         if figure.done is None:
             state = (f"{GLYPHS[figure.state]} {figure.state}", f"${TONES[figure.state]}")
-            return "answers", line(state, (f"  {figure.why}", "$label"))
+            return "answers", [line(state, (f"  {figure.why}", "$label"))]
         curve = blocks(resample(figure.history.at, figure.history.values, 16)) if len(figure.history.at) > 1 else ""
         pieces: list[Piece] = []
         if figure.tok_s is not None:
             pieces.append(line((f"{fmt.number(figure.tok_s)} tok/s ", "bold"), (curve, "$curve")))
+        if figure.before:
+            pieces.append(("before the restart", "$warn"))
         pieces.append(f"{fmt.short_count(figure.done)} of {fmt.short_count(figure.total)}")
         pieces += inference_figures(figure)
-        return "answers", line(*joined(pieces))
+        return "answers", pieces
+
+
+def _whole(label: str, pieces: list[Piece], width: int) -> Content:
+    """As many of ``pieces`` as fit on one line whole; the first is cut where not even that does."""
+    first = next(iter(flow(pieces, width - len(label))), line(""))
+    return fit(line((label, "$label"), first), width)
 
 
 class Selection(Bar):
@@ -135,14 +145,19 @@ class Selection(Bar):
 
     def show(self, row: JobRow | None, snapshot: Snapshot) -> None:
         width = max(10, self.size.width - 2)
+        untold = snapshot.link.detail if not snapshot.jobs else ""
+        self.set_class(bool(untold), "-long")
         if row is None:
-            # Without a job there is room for what the first line had to cut.
-            return self.say(fit(line((clean(snapshot.link.detail, 300), "$label")), width))
+            # Without jobs there is room for what the first line had to cut.
+            detail = line((clean(untold, 600), "$label"))
+            return self.say(detail if untold else fit(detail, width))
         pieces: list[Piece] = [(f"{GLYPHS[row.state]} {row.name} {row.state}", f"bold ${TONES[row.state]}")]
         if row.why:
             pieces.append(row.why)
         if row.restarts:
             pieces.append((f"{row.restarts} restart{'s' if row.restarts > 1 else ''}", "$warn"))
+        if row.waived:
+            pieces.append((f"waived: {row.waived}", "$warn"))
         if row.eta is not None:
             pieces.append(f"ETA {fmt.eta(row.eta)}")
         if row.cpu_percent is not None:

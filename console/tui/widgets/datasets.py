@@ -10,7 +10,7 @@ from console.tui.widgets.pane import Pane, line
 from console.view import Snapshot
 from console.view import format as fmt
 from console.view.rows import DatasetRow
-from console.view.text import cut
+from console.view.text import cells, padded
 from pipeline.protocol import JobState
 
 WIDE = 46
@@ -25,14 +25,14 @@ class DatasetsPane(Pane):
         rows = snapshot.datasets
         kept = sum(row.kept for row in rows)
         empty = sum(row.state is JobState.EMPTY for row in rows)
-        bad = f" · {empty} empty" if empty else ""
+        bad = f" {GLYPHS[JobState.EMPTY]} {empty}" if empty else ""
         return f"{fmt.count(kept)} of {fmt.count(sum(row.read for row in rows))} kept{bad}" if rows else ""
 
     def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         rows = snapshot.datasets
         if not rows:
-            return [line(("no datasets in the plan", "$faint"))]
-        name = min(12, max(3, *(len(row.name) for row in rows)))
+            return [line(("no datasets in the plan" if snapshot.plan else "no figures yet", "$faint"))]
+        name = min(12, max(3, *(cells(row.name) for row in rows)))
         answers = any(row.to_answer for row in rows)
         head = f"  {'':<{name}}{'read':>7}{'kept':>7}{'drop':>6}  " + ("answered  " if answers else "")
         body = [line((head + ("why" if room.width >= WIDE else ""), "$faint"))]
@@ -42,7 +42,7 @@ class DatasetsPane(Pane):
 
 def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
     tone = f"${TONES[row.state]}"
-    first = (f"{GLYPHS[row.state]} {cut(row.name, name):<{name}}", tone)
+    first = (f"{GLYPHS[row.state]} {padded(row.name, name)}", tone)
     if not row.reported:
         return line(first, (f"  {row.state}", "$faint"))
     answered = ""
@@ -50,9 +50,12 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
         share = fmt.percent((row.answered or 0) / row.to_answer) if row.to_answer else fmt.NOTHING
         answered = f"{share:>8}  "
     why = row.reasons[0][0] if row.reasons and width >= WIDE else ""
-    if row.state is JobState.RUNNING:
+    if row.before:
+        why = "before the restart"
+    elif row.state is JobState.RUNNING:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
         why = " · ".join(part for part in (fmt.percent(row.share), pace, why) if part and part != fmt.NOTHING)
     dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>6}  ", "$warn" if row.lost else "$label")
     kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if row.read and not row.kept and not row.eta else "")
-    return line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()
+    drawn = line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()
+    return drawn.stylize("$faint") if row.before else drawn

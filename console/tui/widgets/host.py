@@ -8,7 +8,7 @@ from typing import Final
 from textual.content import Content
 from textual.geometry import Size
 
-from console.tui.widgets.pane import Pane, Piece, joined, line
+from console.tui.widgets.pane import Pane, Piece, flow, joined, line
 from console.view import Snapshot
 from console.view import format as fmt
 from console.view.attention import DISK_SHARE, MEMORY_PRESSURE, MEMORY_SHARE
@@ -59,7 +59,9 @@ def gpu_rows(gpus: Sequence[GpuSample], width: int, room: int) -> list[Content]:
     if not gpus:
         return []
     if len(gpus) > room:
-        return [line(_label(f"GPU {gpus[0].index}–{gpus[-1].index}"), *gpu_summary(gpus))]
+        first, *rest = flow(gpu_summary(gpus), width - LABEL)
+        label = _label(f"GPU {gpus[0].index}–{gpus[-1].index}")
+        return [line(label, first), *(line(_label(""), row) for row in rest)]
     rows = []
     for gpu in gpus:
         warm = f" {gpu.temperature:.0f} °C" if gpu.temperature is not None else ""
@@ -83,7 +85,7 @@ def gpu_summary(gpus: Sequence[GpuSample]) -> list[Piece]:
         pieces.append(f"{max(warm):.0f} °C")
     if power:
         pieces.append(f"{sum(power) / 1000:.1f} kW" if sum(power) >= 1000 else f"{sum(power):.0f} W")
-    return joined(pieces)
+    return pieces
 
 
 class HostPane(Pane):

@@ -65,13 +65,14 @@ class InferencePane(Pane):
     def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         figure = snapshot.inference
         if figure is None:
-            return [line(("no generation in the plan", "$faint"))]
+            return [line(("no generation in the plan" if snapshot.plan else "no figures yet", "$faint"))]
         if figure.done is None and not figure.history.at:
             return [line((figure.why or "has not started", "$faint"))]
         speed: list[Piece] = [(f"{fmt.number(figure.tok_s)} tok/s", "bold $curve")] if figure.tok_s is not None else []
-        rows = flow([*speed, *figures(figure)], room.width)
+        before: list[Piece] = [("before the restart", "$warn")] if figure.before else []
+        rows = flow([*speed, *before, *figures(figure)], room.width)
         done = f" {fmt.count(figure.done)} of {fmt.count(figure.total)}  {fmt.percent(figure.share)}"
-        tone = f"${TONES[figure.state]}"
+        tone = "$faint" if figure.before else f"${TONES[figure.state]}"
         rows.append(line((fmt.bar(figure.share, max(4, room.width - len(done))), tone), done))
         if figure.eta is not None:
             basis = f"  from {figure.eta.basis}" if figure.eta.basis else ""

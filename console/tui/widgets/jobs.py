@@ -15,7 +15,7 @@ from textual.widgets.data_table import RowDoesNotExist
 from console.tui.palette import GLYPHS, TONES, colours
 from console.view import format as fmt
 from console.view.jobs import JobRow
-from console.view.text import cut
+from console.view.text import cells, cut
 from pipeline.protocol import JobState
 
 Paint = Callable[[str], Style]
@@ -40,7 +40,8 @@ def _memory(row: JobRow) -> tuple[str, str]:
 def _done(row: JobRow) -> tuple[str, str]:
     if row.service:
         return "", ""
-    return ("" if row.share is None else fmt.percent(row.share)), "good" if row.state is JobState.DONE else ""
+    share = "" if row.share is None else fmt.percent(row.share)
+    return share, "good" if row.state is JobState.DONE else "faint" if row.before else ""
 
 
 def _rate(row: JobRow) -> tuple[str, str]:
@@ -48,15 +49,17 @@ def _rate(row: JobRow) -> tuple[str, str]:
 
 
 def _why(row: JobRow) -> tuple[str, str]:
+    if row.waived and row.crashed:
+        return f"waived: {row.waived} · {row.why}", "warn"
     return row.why, "bad" if row.crashed else "warn" if TONES[row.state] == "warn" else "label"
 
 
 COLUMNS: Final = (
     Column("glyph", "", 2, lambda row: (GLYPHS[row.state], TONES[row.state]), right=False),
-    Column("job", "job", 16, lambda row: (row.name, "bad" if row.crashed else ""), right=False),
+    Column("job", "job", 16, lambda row: (row.name, "bad" if row.failure else ""), right=False),
     Column("state", "state", 10, lambda row: (row.state, TONES[row.state]), right=False),
     Column("why", "why", 0, _why, right=False),
-    Column("up", "up", 7, lambda row: (fmt.short_duration(row.up_s) if row.up_s is not None else "", "")),
+    Column("up", "time", 7, lambda row: (fmt.short_duration(row.up_s) if row.up_s is not None else "", "")),
     Column("restarts", "↻", 4, lambda row: (str(row.restarts) if row.restarts else "", "warn"), least=96),
     Column("cpu", "cpu", 9, lambda row: ("" if row.cpu_percent is None else f"{row.cpu_percent:,.0f} %", ""), least=96),
     Column("mem", "mem", 8, _memory),
@@ -130,7 +133,7 @@ class JobsTable(DataTable[Text]):
     def _lay_out(self, width: int) -> None:
         self._shown = tuple(column for column in COLUMNS if width >= column.least)
         self._widths = {column.key: column.width for column in self._shown}
-        names = max((len(row.name) for row in self._rows), default=8)
+        names = max((cells(row.name) for row in self._rows), default=8)
         self._widths["job"] = min(max(8, names), 24 if width >= 110 else 15) + 1
         fixed = sum(self._widths.values())
         self._widths["why"] = max(8, width - fixed)

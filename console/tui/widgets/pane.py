@@ -51,6 +51,12 @@ def flow(pieces: Sequence[Piece], width: int, indent: str = "") -> list[Content]
     return [line(indent, *joined(row)) for row in rows]
 
 
+def hanging(head: Content, body: Content, width: int) -> list[Content]:
+    """``body`` beside ``head``, its further lines under its first."""
+    first, *rest = body.wrap(max(8, width - head.cell_length)) or [line("")]
+    return [line(head, first), *(line(" " * head.cell_length, row) for row in rest)]
+
+
 class Pane(VerticalScroll):
     """A pane of the overview. ``draw`` is called with the size of the inside, which may be small."""
 

@@ -32,7 +32,7 @@ def figures(server: ServerSample) -> list[Piece]:
 
 def _rows(row: ServerRow, width: int) -> list[Content]:
     tone = f"${TONES[row.state]}"
-    up = f"  up {fmt.duration(row.up_s)}" if row.sample is not None else ""
+    up = f"  up {fmt.short_duration(row.up_s)}" if row.sample is not None else ""
     rows = [line((f"{GLYPHS[row.state]} {row.job} ", tone), (row.state, f"bold {tone}"), (up, "$label"))]
     if row.sample is None:
         return rows
@@ -52,5 +52,5 @@ class ServerPane(Pane):
 
     def draw(self, snapshot: Snapshot, room: Size) -> list[Content]:
         if not snapshot.servers:
-            return [line(("no server in the plan", "$faint"))]
+            return [line(("no server in the plan" if snapshot.plan else "no figures yet", "$faint"))]
         return [each for row in snapshot.servers for each in _rows(row, room.width)]
