@@ -54,7 +54,10 @@ def main(workdir: str) -> int:
         short = time.monotonic() - began < HEALTHY_S
         failed = how.startswith("exit code") and (agent is None or (how != "exit code 0" and short))
         failures = failures + 1 if failed else 0
-        time.sleep(min(DELAY_MAX_S, DELAY_S * 2**failures) if failures else 0.0)
+        if failures:
+            delay = min(DELAY_MAX_S, DELAY_S * 2**failures)
+            say(f"the next one starts in {delay:.1f} s")
+            time.sleep(delay)
 
 
 def wait_ended(agent: Process) -> None:

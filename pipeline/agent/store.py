@@ -200,6 +200,13 @@ class Figures:
         ).fetchall()
         return tuple(row[0] for row in rows), tuple(row[1] for row in rows)
 
+    def last(self, job: str, figure: str) -> float | None:
+        """The newest value of a figure within the last two hours of its history."""
+        number = self._series.get((job, figure))
+        rows = "SELECT value FROM recent WHERE series = ? ORDER BY at DESC LIMIT 1"
+        row = self._db.execute(rows, (number,)).fetchone()
+        return row[0] if row else None
+
     def _number(self, job: str, figure: str) -> int:
         known = self._series.get((job, figure))
         if known is None:

@@ -249,6 +249,9 @@ class Supervisor:
     async def _conclude(self, job: Job, run: Run, ending: Ending) -> None:
         """Judge an attempt that has ended, journal it, and decide what comes next."""
         record = endings.record_of(ending)
+        if ending.container:  # this agent saw nothing of it: the last that another one kept
+            memory = await self.senses.call(self.figures.last, run.job, "memory")
+            job.sample = replace(job.sample, memory=None if memory is None else int(memory))
         if endings.killed(run, record):
             self.board.deaths.append((run.job, run.number, record.main_exited[1]))
         left, (state, reason, diagnosis) = await self.senses.call(

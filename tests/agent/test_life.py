@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -12,12 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pipeline.agent import paths
+from pipeline.agent import launch, paths
 from pipeline.agent.identity import Process, alive, container_id, identify, send
 from pipeline.agent.records import read_started
-from pipeline.protocol import JobSpec, JobState, Need, Readiness, RestartPolicy
+from pipeline.protocol import History, JobSpec, JobState, Need, Readiness, RestartPolicy
 from tests.agent.rig import NEVER, RELEASE, ROOT, Rig, shell, until
 
 S = JobState
@@ -53,6 +55,13 @@ async def test_after_a_restart_of_the_container_what_ran_is_lost(agent: Rig, par
     await agent.apply(shell("a", "exec sleep 100", restart=NEVER), shell("b", "exec sleep 100", restart=policy))
     for name in ("a", "b"):
         await agent.reach(name, S.RUNNING)
+
+    async def kept() -> bool:
+        answer = await agent.client.get("/v1/history", params={"job": "a", "figure": "memory"})
+        return any(msgspec.json.decode(answer.content, type=History).values)
+
+    if part == 1:
+        await until(kept)
     assert (await asyncio.to_thread(agent.call, "stop"))["ok"]
     for name in ("a", "b"):
         # As after a restart: all processes are gone, and the claim was made in a container of another identity.
@@ -68,6 +77,8 @@ async def test_after_a_restart_of_the_container_what_ran_is_lost(agent: Rig, par
     await agent.start()
     status = await agent.reach("a", S.LOST)
     assert status.reason == reason and status.diagnosis is not None
+    seen = any(line.startswith("memory at the last sample: ") for line in status.diagnosis.evidence)
+    assert seen or part == 0
     assert (await agent.attempted("b", 2)).restarts == 1
 
 
@@ -142,12 +153,14 @@ async def test_a_wrong_server_is_stopped_and_said_why(agent: Rig, unused_tcp_por
     await agent.apply(server(agent, unused_tcp_port, "other"))
     status = await agent.reach("serve:x", S.FAILED)
     assert status.reason == "serves tiny, the plan says other" and status.restarts == 0
+    # Figures of a server that has gone are not shown as if it were there.
+    assert (await agent.state()).beat.jobs["serve:x"].server is None
 
 
 async def test_a_stalled_job_is_told_and_goes_on(agent: Rig) -> None:
     line = json.dumps({"progress": {"at": 1.0, "phase": "later", "done": 1}})
     script = f"while [ ! -e go ]; do sleep 0.02; done; echo '{line}' >> $DRAFTDECK_PROGRESS; exec sleep 100"
-    await agent.apply(shell("a", script, stall_s=2.5))
+    await agent.apply(shell("a", script, stall_s=0.5))
     status = await agent.reach("a", S.STALLED)
     assert "no progress for" in status.reason
     (agent.workdir / "go").touch()
@@ -237,6 +250,35 @@ async def test_jobs_may_be_stopped_with_the_agent(agent: Rig) -> None:
     assert started is not None
     answer = await asyncio.to_thread(agent.call, "stop", "--jobs")
     assert answer["ok"] and not alive(started.process)
+    answer = await asyncio.to_thread(agent.call, "stop", "--jobs")
+    assert not answer["ok"] and "no agent runs" in answer["error"]
+    assert (await asyncio.to_thread(agent.call, "stop"))["ok"]
+
+
+async def test_a_login_shell_that_hangs_does_not_hold_up_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = rig.workdir / "hanging-shell"
+    hanging.write_text(f"#!/bin/sh\necho $$ > {rig.workdir}/asked; exec sleep 1000\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(hanging))
+    await rig.start()
+    await until(lambda: (rig.workdir / "asked").exists() and (rig.workdir / "asked").read_text())
+    asked = identify(int((rig.workdir / "asked").read_text()))
+    agent = rig.holder("agent")
+    assert asked is not None and agent is not None
+    send(agent, signal.SIGTERM)
+    await until(lambda: not alive(agent))
+    assert alive(asked)
+    send(asked, signal.SIGKILL)
+
+
+async def test_a_lock_that_a_stranger_holds_makes_no_storm_of_agents(rig: Rig) -> None:
+    handle = os.open(rig.runtime / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    launch.spawn_keeper(rig.workdir, rig.runtime)
+    log = rig.runtime / "keeper.log"
+    await until(lambda: log.exists() and "the next one starts in 0.8 s" in log.read_text())
+    os.close(handle)
+    await until(lambda: rig.holder("agent"))
 
 
 def test_a_signal_reaches_only_the_process_it_is_meant_for() -> None:

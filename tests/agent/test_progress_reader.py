@@ -49,6 +49,16 @@ def test_what_a_reporter_writes_is_read_once(path: Path) -> None:
     assert tail.eta is None  # over
 
 
+def test_what_lay_there_at_the_first_look_is_no_advance(path: Path) -> None:
+    _append(path, _line(1.0, 5))
+    tail = ProgressTail(path)
+    assert tail.poll() and not tail.advanced
+    _append(path, _line(2.0, 5))
+    assert tail.poll() and not tail.advanced
+    _append(path, _line(3.0, 6))
+    assert tail.poll() and tail.advanced
+
+
 def test_a_job_that_goes_on_after_a_result_has_none_yet(path: Path) -> None:
     Reporter(path).finish(3, "done")
     tail = ProgressTail(path)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.agent.attempt_files import EXIT_SPACE
 from pipeline.agent.identity import alive, identify
 from pipeline.agent.records import (
     Exit,
@@ -96,6 +97,16 @@ def test_what_the_job_leaves_behind_is_ended(tmp_path: Path) -> None:
     for line in record.left_over:
         found = identify(int(line.split()[0]))
         assert found is None or not alive(found)
+
+
+def test_a_record_holds_no_secret_and_fits_into_its_space(tmp_path: Path) -> None:
+    script = "(exec setsid sh -c 'sleep 1000; : secret-value') & sleep 0.2"
+    record = run(tmp_path, script, secrets=["HIDDEN"])
+    assert any("***" in line for line in record.left_over)
+    assert b"secret-value" not in (tmp_path / "exit.json").read_bytes()
+    folder = tmp_path / "long"
+    record = run(folder, "", argv=["/no/" + "ä" * 3000])
+    assert record.error.startswith("cannot run /no/ä") and (folder / "exit.json").stat().st_size <= EXIT_SPACE
 
 
 def test_term_ends_the_tree_after_the_grace(tmp_path: Path) -> None:

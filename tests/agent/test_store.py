@@ -92,6 +92,7 @@ def test_history_is_thinned_and_keeps_its_order(tmp_path: Path) -> None:
     assert values[0] < 12 and values[-1] > 588
     assert figures.query("a", "unknown", 50) == ((), ())
     assert set(figures.query("", "memory_used", 10)[1]) == {5.0}
+    assert figures.last("a", "tok_s") == 599.0 and figures.last("a", "unknown") is None
     figures.close()
     again = Figures(path)
     assert again.query("a", "tok_s", 50) == (at, values)

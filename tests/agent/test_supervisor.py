@@ -212,6 +212,7 @@ async def test_stop_ends_agent_and_keeper_and_jobs_go_on(agent: Rig) -> None:
     answer = await asyncio.to_thread(agent.call, "stop")
     assert answer == {"ok": True}
     assert agent.holder("agent") is None and agent.holder("keeper") is None and alive(started.process)
+    assert not list(agent.runtime.glob("*.sock"))
     await agent.start()
     status = await agent.status("a")
     assert (status.attempt, status.pid) == (1, started.pid)
