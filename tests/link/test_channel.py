@@ -16,6 +16,7 @@ import pytest
 
 from console.link import channel as channel_room
 from console.link.channel import LINK_HEADER, AgentChannel, bridge_argv
+from console.link.connect import Endpoint
 from console.link.deploy import local_release
 from console.link.reconnect import SESSIONS, Link
 from pipeline.agent import paths
@@ -172,16 +173,19 @@ async def test_without_a_link_the_request_is_answered_at_once(own_server: Server
             assert "127.0.0.1" in reply.json()["error"]
 
 
-async def test_calls_that_are_cancelled_at_the_end_are_no_errors(
-    server: Server, workdir: Path, release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("ticks", range(8))
+def test_calls_that_are_cancelled_at_any_moment_are_no_errors(ticks: int) -> None:
     told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    async with Link(server.endpoint) as link, socket_server(workdir, answers(b"yes")):
-        await link.connected(20)
-        async with AgentChannel(link, bridge_argv(str(workdir), sys.executable, release)) as channel:
-            writers = [(await asyncio.open_unix_connection(channel.address))[1] for _ in range(5)]
-    for writer in writers:
-        writer.close()
-    await asyncio.sleep(0)
+    channel = AgentChannel(Link(Endpoint("127.0.0.1")), ("true",))
+
+    async def end_in_the_middle() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        await channel.__aenter__()
+        for _ in range(3):
+            await asyncio.open_unix_connection(channel.address)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+
+    asyncio.run(end_in_the_middle())
+    shutil.rmtree(Path(channel.address).parent)
     assert told == []
