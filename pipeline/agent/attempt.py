@@ -3,7 +3,7 @@
 Standard library only; ``shim.py`` runs it. Reads ``spec.json``: argv, env, secrets (names
 whose values are taken from the shim's own environment), cwd, log, grace_s, oom_score_adj, number, job. Writes, each
 durable before the next step: ``claim`` (O_EXCL: who creates it owns the attempt), ``started.json`` (before the job's
-program is executed), ``exit.json`` (when no process of the job is left). A line on stdout says that the job started.
+program is executed), ``exit.json`` (when no process of the job is left). What became of the start is said on stdout.
 
 SIGTERM stops the job: TERM, grace, KILL. SIGUSR1 kills the tree at once.
 """
@@ -17,7 +17,7 @@ import os
 import signal
 import time
 
-from pipeline.agent.attempt_files import claim, oom_kills, replace, reserve, write_exit
+from pipeline.agent.attempt_files import STARTED, claim, oom_kills, replace, reserve, write_exit
 from pipeline.agent.identity import Process, container_id, descendants, identify, send
 
 PR_SET_NAME = 15
@@ -26,6 +26,7 @@ RESCAN_S = 0.2
 HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 CLAIMED_BY_ANOTHER = 75
+NOT_BEGUN = 74
 COMMAND_LIMIT = 100  # characters
 FAILURE_LIMIT = 1000  # bytes: the record must fit into the space kept for it
 
@@ -42,13 +43,17 @@ def main(folder: str) -> int:
         spec = json.load(file)
     me = identify(os.getpid())
     assert me is not None
-    if not claim(folder, {"owner": "shim", "pid": me.pid, "start": me.start, "container": container_id()}):
-        return CLAIMED_BY_ANOTHER
-    reserve(folder)
     counter = oom_counter()
     oom_before = oom_kills(counter)
-    job, failure = start(folder, spec, counter)
-    tell_started()
+    try:
+        if not claim(folder, {"owner": "shim", "pid": me.pid, "start": me.start, "container": container_id()}):
+            return CLAIMED_BY_ANOTHER
+        reserve(folder)
+        job, failure = start(folder, spec, counter)
+    except OSError as error:  # a job whose end could not be recorded is not begun
+        tell(f"cannot record the attempt in {folder}: {error.strerror or error}")
+        return NOT_BEGUN
+    tell(STARTED)
     attempt = Attempt(job, float(spec["grace_s"]))
     attempt.follow()
     record = {
@@ -247,9 +252,10 @@ def oom_counter() -> str:
     return ""
 
 
-def tell_started() -> None:
+def tell(text: str) -> None:
+    """Say on stdout what became of the start, and let go of it."""
     with contextlib.suppress(OSError):  # the agent may have gone; the next one finds the files
-        os.write(1, b"started\n")
+        os.write(1, text.encode(errors="replace"))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.close(null)

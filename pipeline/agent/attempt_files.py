@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 
+STARTED = "started"  # what a shim says of a job that was started
 EXIT_SPACE = 4096  # bytes kept for the exit record, so that a full disk cannot lose it
 
 

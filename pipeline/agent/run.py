@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from pipeline.agent import records
+from pipeline.agent.attempt_files import STARTED
 from pipeline.agent.environment import mask
 from pipeline.agent.identity import Process, alive, descendants, identify, open_pidfd, read_stat, send
 from pipeline.progress import PROGRESS_VARIABLE
@@ -102,7 +103,7 @@ def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, 
 
 
 def spawn(run: Run, secrets: Mapping[str, str]) -> int:
-    """Start the shim in a session of its own; a handle that says "started", or ends when the shim has."""
+    """Start the shim in a session of its own; a handle that tells what became of the start."""
     script = Path(__file__).with_name("shim.py")
     read, write = os.pipe()
     try:
@@ -127,7 +128,7 @@ def spawn(run: Run, secrets: Mapping[str, str]) -> int:
 
 
 async def readable(handle: int) -> None:
-    """Return when there is something to be read from ``handle``, or its other end has closed; closes it."""
+    """Return when there is something to be read from ``handle``, or its other end has closed."""
     loop = asyncio.get_running_loop()
     seen = asyncio.Event()
     loop.add_reader(handle, seen.set)
@@ -135,14 +136,16 @@ async def readable(handle: int) -> None:
         await seen.wait()
     finally:
         loop.remove_reader(handle)
-        os.close(handle)
 
 
 async def gone(process: Process) -> None:
     """Return when exactly this process has ended; one that is a child of ours is collected."""
     handle = open_pidfd(process)
     if handle is not None:
-        await readable(handle)
+        try:
+            await readable(handle)
+        finally:
+            os.close(handle)
     found = read_stat(process.pid)
     if found is not None and found[3] == process.start and found[1] == os.getpid():
         os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222 - it has ended
@@ -152,8 +155,10 @@ async def follow(run: Run, handle: int | None, started: Callable[[records.Starte
     """Follow an attempt whose shim is known to its end; ``started`` is called once the job's process is known."""
     shim = run.shim
     if shim is not None:
-        if handle is not None:
-            await readable(handle)  # "started", or the end of the shim
+        if handle is not None and (said := await _heard(handle)) not in ("", STARTED):
+            await gone(shim)
+            run.shim = None
+            return Ending(void=said)
         while (record := records.read_started(run.folder)) is None and alive(shim):  # noqa: ASYNC110 - the shim writes it
             await asyncio.sleep(POLL_S)
         if record is not None:
@@ -161,6 +166,15 @@ async def follow(run: Run, handle: int | None, started: Callable[[records.Starte
             started(record)
         await gone(shim)
     return await after_shim(run, started)
+
+
+async def _heard(handle: int) -> str:
+    """What a shim says of its start; "" when it ended without a word."""
+    try:
+        await readable(handle)
+        return os.read(handle, 1000).decode(errors="replace")
+    finally:
+        os.close(handle)
 
 
 async def after_shim(run: Run, started: Callable[[records.Started], None]) -> Ending:

@@ -51,8 +51,8 @@ def stop(runtime: Path, *, jobs: bool) -> int:
     began = time.monotonic()
     running = _running(runtime)
     while running and time.monotonic() - began < STOP_S:
-        if not asked or time.monotonic() - began > STOP_S / 2:
-            # The keeper first, or it would start the agent again.
+        if not asked or "agent" not in running or time.monotonic() - began > STOP_S / 2:
+            # The keeper first, or it would start the agent again; one that was just being started was not told.
             send(running.get("keeper") or running["agent"], signal.SIGTERM)
         time.sleep(0.02)
         running = _running(runtime)

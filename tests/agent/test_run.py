@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from pipeline.agent.identity import Process, identify
-from pipeline.agent.run import Run, remains
+from pipeline.agent.run import Run, follow, prepare, remains, spawn
+from pipeline.protocol import JobSpec
 
 
 def test_a_stranger_with_the_number_of_the_job_is_not_its_remains(tmp_path: Path) -> None:
@@ -22,6 +24,16 @@ def test_a_stranger_with_the_number_of_the_job_is_not_its_remains(tmp_path: Path
     finally:
         stranger.kill()
         stranger.wait()
+
+
+async def test_a_job_whose_end_could_not_be_recorded_is_not_begun(tmp_path: Path) -> None:
+    run = Run("a", 1, "rel", tmp_path / "a")
+    (run.folder / ".exit.json").mkdir(parents=True)
+    ran = tmp_path / "ran"
+    secrets = prepare(run, JobSpec("a", "demo", ("touch", str(ran))), {"PATH": os.environ["PATH"]}, tmp_path, tmp_path)
+    ending = await follow(run, spawn(run, secrets), lambda _: None)
+    assert ending.void == f"cannot record the attempt in {run.folder}: Is a directory" and ending.exit is None
+    assert not ran.exists()
 
 
 def test_the_session_of_a_job_is_found_after_its_main_process_has_ended(tmp_path: Path) -> None:
