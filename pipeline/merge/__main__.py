@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from pipeline import tokens
+from pipeline.entry import positive, run_and_exit, share
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,8 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--target", required=True, metavar="MODEL", help="folder or hub id of the target, for its vocabulary")
     add("--target-revision", metavar="R", help="its commit, tag or branch")
     add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
-    add("--max-lost-share", type=_share, default=0.02, metavar="X", help="fail when more of the answer tokens is lost")
-    add("--draft-vocab", type=_positive, default=32000, metavar="N", help="size of the draft's vocabulary")
+    add("--max-lost-share", type=share, default=0.02, metavar="X", help="fail when more of the answer tokens is lost")
+    add("--draft-vocab", type=positive, default=32000, metavar="N", help="size of the draft's vocabulary")
     add("--out", required=True, type=Path, metavar="DIR", help="gets train.jsonl, heldout.jsonl, draft_vocab.json")
     return parser
 
@@ -58,28 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
-    return value
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
     tokens.hide_torch()
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    run_and_exit(main)

@@ -95,6 +95,7 @@ class Merge:
         self._target_size = 0
         self._special: frozenset[int] = frozenset()
         self._set_aside: dict[str, SetAside] = {}
+        self._sides: dict[str, bool] = {}  # group to whether it is held out
 
     def counts(self) -> dict[str, DatasetCount]:
         """Rows by dataset, for a progress line."""
@@ -170,7 +171,8 @@ class Merge:
         self._reporter.finish(
             manifest["train"] + manifest["heldout"],
             f"{before}{manifest['train']:,} to train on, {manifest['heldout']:,} held out, "
-            f"{manifest['loss_tokens']:,} tokens with loss; {_lost(self._counts, manifest['lost_share'])}; "
+            f"{manifest['loss_tokens']:,} tokens with loss{_left_out(self._counts)}; "
+            f"{_lost(self._counts, manifest['lost_share'])}; "
             f"the draft's {vocabulary['size']:,} tokens cover {vocabulary['coverage']:.2%}",
             manifest=str(self._settings.out / outputs.MANIFEST),
             datasets=self.counts(),
@@ -232,6 +234,11 @@ class Merge:
     def _kept(
         self, record: inputs.Prompt | inputs.Sample, input_ids: list[int], loss_mask: list[int], finish: str
     ) -> dict[str, Any]:
+        if self._sides.setdefault(record.group, record.heldout) != record.heldout:
+            raise MergeError(
+                f"{key_of(record)}: group {record.group} is held out in one dataset and trained on in another; "
+                "prepare all with the same heldout_share"
+            )
         highest = max(input_ids)
         if highest >= self._target_size or min(input_ids) < 0:
             raise MergeError(
@@ -304,6 +311,21 @@ def _lost(counts: dict[str, Count], share: float) -> str:
     )
     text = f"{share:.1%} of the answer tokens lost"
     return text + (f" ({', '.join(part for _, part in parts[:4])})" if parts else "")
+
+
+def _left_out(counts: dict[str, Count]) -> str:
+    """Rows that are in neither part, by the reasons that took most: ``; 5 left out (B3 empty 4, B1 repetitive 1)``."""
+    parts = sorted(
+        (
+            (rows, f"{name} {reason} {rows:,}")
+            for name, count in counts.items()
+            for reason, rows in count.dropped.items()
+        ),
+        key=lambda part: (-part[0], part[1]),
+    )
+    if not parts:
+        return ""
+    return f"; {sum(rows for rows, _ in parts):,} left out ({', '.join(part for _, part in parts[:4])})"
 
 
 def _named(keys: list[str]) -> str:

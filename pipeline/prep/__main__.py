@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pipeline import tokens
+from pipeline.entry import part, positive, run_and_exit, share
 from pipeline.prep.settings import SHAPES, Settings
 
 
@@ -37,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("auto", *SHAPES),
         help="how a row holds its conversation (default: %(default)s)",
     )
-    add("--take", type=_positive, metavar="N", help="keep N rows, drawn at random; default: all")
+    add("--take", type=positive, metavar="N", help="keep N rows, drawn at random; default: all")
     add("--seed", type=int, default=0, metavar="N", help="of the draw (default: %(default)s)")
     add(
         "--train-turns",
@@ -46,10 +43,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="which turns of an answers set the loss covers (default: %(default)s)",
     )
     add("--group", metavar="FIELD", help="rows with the same value of FIELD are held out together")
-    add("--heldout-share", type=_share, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
+    add("--heldout-share", type=part, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
     add(
         "--min-kept-share",
-        type=_floor,
+        type=share,
         default=0.0,
         metavar="X",
         help="fail when a smaller share of the rows is usable",
@@ -58,8 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--target-revision", metavar="R", help="its commit, tag or branch")
     add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
     add("--template-json", type=_variables, default={}, metavar="JSON", help="variables of the chat template")
-    add("--context-length", type=_positive, required=True, metavar="N", help="the target's context, in tokens")
-    add("--max-new-tokens", type=_positive, default=None, metavar="N", help="an answer's budget; needed for prompts")
+    add("--context-length", type=positive, required=True, metavar="N", help="the target's context, in tokens")
+    add("--max-new-tokens", type=positive, default=None, metavar="N", help="an answer's budget; needed for prompts")
     add(
         "--partition",
         default="short",
@@ -93,27 +90,6 @@ def _name(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, less than 1")
-    return value
-
-
-def _floor(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
-    return value
-
-
 def _variables(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -124,15 +100,6 @@ def _variables(text: str) -> dict[str, Any]:
     return value
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
     tokens.hide_torch()
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of the download libraries can abort the interpreter while it ends, after all work is done and synced.
-    os._exit(code)
+    run_and_exit(main)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.prep.roles import printable
-from pipeline.prep.shapes import PROMPT_COLUMNS, READERS
+from pipeline.prep.shapes import DIALOGUE_COLUMNS, PROMPT_COLUMNS, READERS, TURN_KEYS
 
 FIRST_ROWS: Final = 64
 """How many rows detection looks at."""
+
+LOOKS: Final = 8  # columns that a line names
 
 ENOUGH: Final = 0.5
 """The share of them that must read as a shape for it to be taken."""
@@ -18,11 +20,12 @@ ENOUGH: Final = 0.5
 
 @dataclass(frozen=True)
 class Detected:
-    """A shape, the share of the first rows that read as it, and how many rows that were."""
+    """A shape, the share of the first rows that read as it, how many rows that were, and the columns they have."""
 
     shape: str
     sure: float
     rows: int
+    columns: str = ""
 
 
 class UnknownShapeError(Exception):
@@ -37,12 +40,28 @@ def detect(rows: Sequence[Any]) -> Detected:
     scores = {shape: share(shape, objects) for shape in READERS}
     best = max(scores, key=lambda shape: scores[shape])  # the first of equals, in READERS' order
     if scores[best] < ENOUGH:
-        nearest = f"nearest: {best}, {scores[best]:.0%} of them" if scores[best] else "no shape is near"
+        nearest = f"nearest: {best}, {scores[best]:.0%} of them; " if scores[best] else ""
         raise UnknownShapeError(
-            f"shape not recognised: the first rows look like {{{looks(objects)}}}; {nearest}; name it with --shape; "
-            f"a shape needs a list of turns, or one of the columns {', '.join(PROMPT_COLUMNS)}"
+            f"shape not recognised; columns seen: {looks(objects)}; {nearest}expected {wanted('messages')}, or "
+            f"{wanted('pair')}; name it with --shape"
         )
-    return Detected(best, scores[best], len(objects))
+    return Detected(best, scores[best], len(objects), looks(objects, types=False))
+
+
+def named(shape: str, rows: Sequence[Any]) -> Detected:
+    """A shape that is given, and how well the first rows fit it."""
+    objects = [row for row in rows if isinstance(row, Mapping)]
+    return Detected(shape, share(shape, rows), len(rows), looks(objects, types=False))
+
+
+def wanted(shape: str) -> str:
+    """What a row of a shape has, in words."""
+    if shape == "pair":
+        return f"a column {', '.join(PROMPT_COLUMNS)}"
+    if shape == "dialogue":
+        return f"labelled text in a column {', '.join(DIALOGUE_COLUMNS)}"
+    who, what = TURN_KEYS[shape]
+    return f'a list of turns with "{who}" and "{what}"'
 
 
 def share(shape: str, rows: Sequence[Any]) -> float:
@@ -50,17 +69,17 @@ def share(shape: str, rows: Sequence[Any]) -> float:
     return sum(isinstance(row, Mapping) and _reads(shape, row) for row in rows) / max(1, len(rows))
 
 
-def looks(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The columns of the rows and the types of their values, in words: ``chat: text, id: number or null``."""
-    types: dict[str, list[str]] = {}
+def looks(rows: Sequence[Mapping[str, Any]], *, types: bool = True) -> str:
+    """The columns of the rows, and the types of their values, in words: ``chat: text, id: number or null``."""
+    found: dict[str, list[str]] = {}
     for row in rows:
         for column, value in row.items():
-            kinds = types.setdefault(printable(column), [])
+            kinds = found.setdefault(printable(column), [])
             kind = _type(value)
             if kind not in kinds:
                 kinds.append(kind)
-    parts = [f"{column}: {' or '.join(sorted(kinds))}" for column, kinds in types.items()]
-    return ", ".join(parts[:12]) + (", …" if len(parts) > 12 else "")
+    parts = [f"{column}: {' or '.join(sorted(kinds))}" if types else column for column, kinds in found.items()]
+    return ", ".join(parts[:LOOKS]) + (", …" if len(parts) > LOOKS else "")
 
 
 def _reads(shape: str, row: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from pipeline.prep.detect import Detected
+from pipeline.prep.detect import Detected, wanted
 from pipeline.prep.roles import expected, role_of, seen
 from pipeline.prep.settings import Settings
 from pipeline.prep.tally import NOT_SAMPLED, Tally
@@ -14,8 +14,14 @@ QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
 def success(settings: Settings, tally: Tally) -> str:
-    """One line: ``2,800 of 2,809 kept, 1,203,440 tokens; dropped: duplicate 9``."""
-    line = f"{tally.kept:,} of {tally.read:,} kept, {tally.tokens:,} tokens"
+    """One line: ``2,800 of 2,809 kept, 1,203,440 tokens; dropped: duplicate 9``.
+
+    Of a draw: ``24 of 50,500 kept (24 drawn, 50,472 not needed), 1,203 tokens; dropped: no prompt column with text 4``.
+    """
+    line = f"{tally.kept:,} of {tally.read:,} kept"
+    if spare := tally.dropped[NOT_SAMPLED]:
+        line += f" ({tally.kept:,} drawn, {spare:,} not needed)"
+    line += f", {tally.tokens:,} tokens"
     if settings.take is not None and tally.kept < settings.take:
         line += f"; {settings.take:,} were asked for"
     return line + _dropped(tally)
@@ -30,6 +36,8 @@ def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> 
     missing = next((role for role in _needed(settings) if role not in known), None)
     why = f"no {missing} turn" if missing and tally.labels else f"{top}, {count:,} rows"
     first = f"0 of {tally.read:,} kept: {why}"
+    if shape is not None and shape.rows and not shape.sure:
+        first += f"; columns seen: {shape.columns}; expected {wanted(shape.shape)}"
     if tally.labels:
         first += f"; roles seen: {seen(tally.labels)}"
     if missing and tally.labels:
@@ -50,6 +58,8 @@ def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
     return {
         "read": count.read,
         "kept": count.kept,
+        "usable": tally.usable,
+        "judged": tally.judged,
         "dropped": count.dropped,
         "tokens": count.tokens,
         "examples": {reason: tally.examples.get(reason, []) for reason in count.dropped if reason != NOT_SAMPLED},
@@ -65,5 +75,6 @@ def _needed(settings: Settings) -> tuple[Any, ...]:
 
 
 def _dropped(tally: Tally) -> str:
-    parts = [f"{reason} {count:,}" for reason, count in tally.dropped.most_common(4)]
+    reasons = [each for each in tally.dropped.most_common() if each[0] != NOT_SAMPLED and each[1]]
+    parts = [f"{reason} {count:,}" for reason, count in reasons[:4]]
     return f"; dropped: {', '.join(parts)}" if parts else ""

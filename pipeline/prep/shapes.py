@@ -25,6 +25,9 @@ RESPONSE_COLUMNS: Final = (
 REASONING_COLUMNS: Final = ("reasoning", "reasoning_content", "thinking", "deepseek_reasoning")
 DIALOGUE_COLUMNS: Final = ("chat", "sample", "dialogue", "dialog", "conversation", "text")
 SYSTEM_COLUMNS: Final = ("system", "system_prompt")
+TURN_KEYS: Final = {"messages": ("role", "content"), "conversations": ("from", "value"), "trajectory": ("role", "text")}
+"""Who speaks and what is said, in a shape that is a list of turns."""
+
 END_LITERALS: Final = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
 """End tokens of other models, written out in their answers."""
 
@@ -48,7 +51,7 @@ Reader = Callable[[Mapping[str, Any]], list[Turn]]
 def messages(row: Mapping[str, Any]) -> list[Turn]:
     """``{"messages": [{"role": …, "content": …}]}``, also as a JSON string, also under another column's name."""
     turns = []
-    for item in _items(row, "role", "content"):
+    for item in _items(row, *TURN_KEYS["messages"]):
         text = _text(item["content"], "content")
         if not text and item.get("tool_calls"):
             raise RowError("structured tool calls")
@@ -59,14 +62,16 @@ def messages(row: Mapping[str, Any]) -> list[Turn]:
 
 def conversations(row: Mapping[str, Any]) -> list[Turn]:
     """``{"system": …, "conversations": [{"from": …, "value": …}]}``."""
-    turns = [Turn(_label(item["from"]), _text(item["value"], "value")) for item in _items(row, "from", "value")]
+    turns = [
+        Turn(_label(item["from"]), _text(item["value"], "value")) for item in _items(row, *TURN_KEYS["conversations"])
+    ]
     return _with_system(row, turns)
 
 
 def trajectory(row: Mapping[str, Any]) -> list[Turn]:
     """``{"trajectory": [{"role": …, "text": … or null, "system_prompt": … or null}]}``."""
     turns = []
-    for item in _items(row, "role", "text"):
+    for item in _items(row, *TURN_KEYS["trajectory"]):
         text = item["text"] if item["text"] is not None else item.get("system_prompt")
         turns.append(Turn(_label(item["role"]), _text(text, "text")))
     return turns

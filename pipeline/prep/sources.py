@@ -61,7 +61,7 @@ class LocalSource:
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._files = files
         self._sizes = {file: file.stat().st_size for file in files}
-        self._rows_known = {file: _parquet_rows(file) for file in files if file.suffix == ".parquet"}
+        self._rows_known = {file: _parquet_rows(file) for file in files if file.suffix.lower() == ".parquet"}
         self._rows_read = 0  # of files without a row count
         self._bytes_read = 0
 
@@ -83,7 +83,7 @@ class LocalSource:
         self._rows_read = self._bytes_read = 0
         position = 0
         for file in self._files:
-            read = _parquet if file.suffix == ".parquet" else self._text
+            read = _parquet if file.suffix.lower() == ".parquet" else self._text
             try:
                 for load, raw in read(file):
                     yield Row(position, load, raw)
@@ -93,10 +93,12 @@ class LocalSource:
 
     def _text(self, file: Path) -> Iterator[_Undecoded]:
         finished = self._bytes_read
+        name = file.name.lower()
+        array = name.endswith((".json", ".json.gz"))
         with file.open("rb") as raw:
-            packed = file.suffix == ".gz"
+            packed = name.endswith(".gz")
             stream = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw)), 1 << 20) if packed else raw
-            for row in _lines_or_items(cast("io.BufferedReader", stream), maybe_array=".json" in file.suffixes):
+            for row in _lines_or_items(cast("io.BufferedReader", stream), maybe_array=array):
                 self._rows_read += 1
                 self._bytes_read = finished + max(1, raw.tell())
                 yield row

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline import outputs, tokens
 from pipeline.files import content_hash
-from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect, share
+from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect, named
 from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
 from pipeline.prep.report import failure, sampled, success
@@ -69,8 +69,7 @@ class Prep:
         written = settings.content(tokenizer.fingerprint())
         content = content_hash([written, inputs])
         if (manifest := outputs.done(settings.out, content)) is not None:
-            self._already(manifest)
-            return 0
+            return self._already(manifest)
         moved = outputs.set_aside(settings.out, content)
         if moved is not None:
             note = f"{settings.out} holds records of other settings: moved to {moved.name}"
@@ -85,7 +84,7 @@ class Prep:
                 conversations = self._conversations(itertools.chain(first, rows), READERS[shape.shape], source)
                 for record in self._records(conversations, recorder, source):
                     file.line(record)
-                self._judge()
+                self._judge(shape)
         except UnusableError as error:
             self._reporter.finish(0, str(error), datasets=self._counts())
             print(failure(settings, self._tally, shape), file=sys.stderr, flush=True)
@@ -116,8 +115,8 @@ class Prep:
         )
         return 0
 
-    def _already(self, manifest: dict[str, Any]) -> None:
-        """Report the output of an earlier run as this one's."""
+    def _already(self, manifest: dict[str, Any]) -> int:
+        """Report the output of an earlier run as this one's, if it is above this one's floor."""
         count = DatasetCount(
             read=manifest["read"],
             kept=manifest["kept"],
@@ -125,12 +124,19 @@ class Prep:
             tokens=manifest["tokens"],
             total=manifest["read"],
         )
+        datasets = {self._settings.dataset: count}
+        try:
+            self._check_floor(manifest["usable"], manifest["judged"], "")
+        except UnusableError as error:
+            self._reporter.finish(0, str(error), datasets=datasets)
+            return 3
         self._reporter.finish(
             count.kept,
             f"already done: {count.kept:,} of {count.read:,} kept",
             manifest=str(self._settings.out / outputs.MANIFEST),
-            datasets={self._settings.dataset: count},
+            datasets=datasets,
         )
+        return 0
 
     def _shape(self, first: Sequence[Row]) -> Detected:
         """The shape named in the settings, or the detected one."""
@@ -146,7 +152,7 @@ class Prep:
         else:
             # Where no first row can be decoded, every row will be counted as what is wrong with it.
             name = "messages" if name == "auto" else name
-            shape = Detected(name, share(name, decoded), len(decoded))
+            shape = named(name, decoded)
         note = f"shape {shape.shape}: {shape.sure:.0%} of the first {shape.rows} rows read so"
         self._reporter.update("starting", note=note, force=True)
         return shape
@@ -218,17 +224,20 @@ class Prep:
         for _ in conversations:
             self._tally.drop(NOT_SAMPLED)
 
-    def _judge(self) -> None:
+    def _judge(self, shape: Detected) -> None:
         """Raises UnusableError where there is nothing, or less than the configured share."""
         tally = self._tally
         if not tally.kept:
-            raise UnusableError(failure(self._settings, tally).splitlines()[0])
-        usable = tally.usable / tally.judged
-        if usable < self._settings.min_kept_share:
-            reason, count = tally.top_reason()
+            raise UnusableError(failure(self._settings, tally, shape).splitlines()[0])
+        reason, count = tally.top_reason()
+        self._check_floor(tally.usable, tally.judged, f": {reason} took {count:,}")
+
+    def _check_floor(self, usable: int, judged: int, why: str) -> None:
+        """Raises UnusableError."""
+        if usable < self._settings.min_kept_share * judged:
             raise UnusableError(
-                f"{tally.usable:,} of {tally.judged:,} rows are usable, {usable:.1%}, under the floor of "
-                f"{self._settings.min_kept_share:.0%}: {reason} took {count:,}"
+                f"{usable:,} of {judged:,} rows are usable, {usable / judged:.1%}, under the floor of "
+                f"{self._settings.min_kept_share:.0%}{why}"
             )
 
     def _counts(self, total: float | None = None) -> dict[str, DatasetCount]:

@@ -224,6 +224,26 @@ def test_lost_tokens_are_a_share_with_a_limit(ground: Ground) -> None:
     assert ground.merge(max_lost_share=0.01)[0] == 3, "what was affordable then is not now"
 
 
+def test_a_group_is_on_one_side_of_the_split_in_all_datasets(ground: Ground) -> None:
+    """The same rows again under another name: with the same share they go along, with another one they are refused."""
+    for share in (0.2, 0.9):
+        outcome = run_prep(
+            ground.patch, ground.folder, ground.folder / "B1.jsonl", ground.target,
+            dataset="B3", out=ground.folder / f"B3-{share}", heldout_share=share,
+        )  # fmt: skip
+        ground.prompts["B3"] = outcome.records
+        ground.answer()
+        prompts = (ground.folder / "B1", ground.folder / "B2", ground.folder / f"B3-{share}")
+        code, result = ground.merge(prompts=prompts)
+        if share == 0.2:
+            assert code == 0
+            sides = [{row["group"] for row in ground.rows(name)} for name in ("train.jsonl", "heldout.jsonl")]
+            assert sides[0] and sides[1] and not sides[0] & sides[1]
+        else:
+            assert code == 3
+            assert "is held out in one dataset and trained on in another" in result.message
+
+
 def test_ids_the_target_does_not_have(ground: Ground) -> None:
     ground.answer("B1", lambda lines: [{**lines[0], "output_ids": [100, 99_999, 2]}, *lines[1:]])
     code, result = ground.merge()

@@ -81,6 +81,14 @@ def test_an_array_that_is_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
     assert read(path) == [{"n": 1}, "undecodable: JSON array broken after item 1"]
 
 
+def test_the_case_of_a_name_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "A.JSON").write_text('[{"a": 1}, {"a": 2}]')
+    parquet.write_table(pa.table({"a": [3]}), tmp_path / "B.PARQUET")
+    with gzip.open(tmp_path / "C.JSONL.GZ", "wt") as file:
+        file.write('{"a": 4}\n')
+    assert read(tmp_path) == [{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}]
+
+
 def test_lines_in_a_file_called_json(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text('{"a": 1}\n{"a": 2}\n')

@@ -134,6 +134,9 @@ def test_a_share_under_the_floor_fails_with_the_top_reason(
         '25 of 100 rows are usable, 25.0%, under the floor of 50%: unknown role "prober" took 75'
     )
     assert run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.25).code == 0
+    again = run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.5)
+    assert (again.code, again.result.records) == (3, 0), "what is done already is not above a higher floor"
+    assert again.result.message == "25 of 100 rows are usable, 25.0%, under the floor of 50%"
 
 
 def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
@@ -144,6 +147,11 @@ def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, targe
     count = outcome.result.datasets["T1"]
     assert (count.read, count.kept) == (5000, 100)
     assert set(count.dropped) == {"not sampled", '"messages" is null'}
+    spare, null = count.dropped["not sampled"], count.dropped['"messages" is null']
+    assert outcome.result.message == (
+        f"100 of 5,000 kept (100 drawn, {spare:,} not needed), {count.tokens:,} tokens; "
+        f'dropped: "messages" is null {null:,}'
+    )
     assert balanced(outcome)
     positions = sorted(int(record["row"]) for record in outcome.records)
     assert len(set(positions)) == 100 and positions[0] < 500 and positions[-1] > 4500
