@@ -139,7 +139,7 @@ def chats(questions: list[Item], names: Names) -> list[Row]:
 
 
 def thoughts(questions: list[Item], names: Names) -> list[Row]:
-    """``from`` is user and assistant, not human and gpt; the system prompt is a column."""
+    """``from`` is user and assistant, not human and gpt; the system prompt is a column; a null, and a row twice."""
     rows: list[Row] = []
     for item in questions:
         answer = (
@@ -148,6 +148,10 @@ def thoughts(questions: list[Item], names: Names) -> list[Row]:
         )
         turns = _turns([(names.user, item.question), (names.assistant, answer)], "from", "value")
         rows.append({"system": SYSTEM, "conversations": turns})
+    rows.append(
+        {"system": SYSTEM, "conversations": _turns([(names.user, None), (names.assistant, "…")], "from", "value")}
+    )
+    rows.append(rows[0])
     return rows
 
 

@@ -85,6 +85,8 @@ def load(arguments: argparse.Namespace) -> Loaded:
     import torch
     import transformers
 
+    from pipeline.demo.packed import pack
+
     torch.set_num_threads(arguments.threads)
     transformers.logging.disable_progress_bar()
     began = time.monotonic()
@@ -103,6 +105,7 @@ def load(arguments: argparse.Namespace) -> Loaded:
     ends: set[int] = set()
     for value in (model.config.eos_token_id, model.generation_config.eos_token_id):
         ends.update([value] if isinstance(value, int) else value or [])
+    pack(model, arguments.max_running_requests)
     decoder = Decoder(model, arguments.max_running_requests, context_length)
     return Loaded(
         path=arguments.model_path,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from console.demo_config import SOURCES
 from pipeline.demo import datasets
 from pipeline.demo.texts import items
 from tests.prep.small import Outcome, make_tokenizer, run_prep
@@ -22,7 +23,7 @@ DROPPED = {
     "B1": {"no dialogue column with text": 1},
     "B3": {"undecodable: not JSON": 1, "no prompt column with text": 1, "duplicate": 1},
     "B4": {"no turns": 1},
-    "B5": {},
+    "B5": {"an empty user turn": 1, "duplicate": 1},
     "B6": {"no user turn": 1, "begins with an assistant turn": 1, "no turns": 1},
     "B7": {"undecodable: JSON in a string is broken": 1},
     "B8": {"an empty user turn": 1},
@@ -49,6 +50,7 @@ def prep(patch: pytest.MonkeyPatch, folder: Path, sources: Path, target: Path, n
         dataset=name,
         kind="answers" if name.startswith("A") else "prompts",
         split="train_sft" if name == "B4" else None,
+        shape=SOURCES[name].shape,
         take=SIZE if name == "B2" else None,
         out=folder / name,
     )  # fmt: skip
@@ -86,7 +88,11 @@ def test_the_same_bytes_every_time(tmp_path: Path, made: Path) -> None:
     ("name", "words"),
     [
         ("B1", 'no user turn; roles seen: "REPLIER" 36, "ASKER" 24'),
-        ("B5", f'0 of {SIZE} kept: no user turn; roles seen: "asker" {SIZE}, "replier" {SIZE}, "system" {SIZE}'),
+        ("B5", f'0 of {SIZE + 2} kept: no user turn; roles seen: "asker" {SIZE + 2}, "replier" {SIZE + 2}, "system"'),
+        ("B2", "no prompt column with text, 50,500 rows; columns seen: id, asker, replier, domain, "),
+        ("B2", "expected a column prompt, instruction, question, problem, query, input, user, human"),
+        ("B4", 'no user turn; roles seen: "asker" 16, "replier" 16; expected one of user, human'),
+        ("B7", f'no user turn; roles seen: "asker" {SIZE}, "replier" {SIZE}, "system" {SIZE}; expected one of user'),
         ("B8", "expected one of user, human"),
         ("B3", "asker: null or text, replier: text"),
     ],
@@ -99,6 +105,7 @@ def test_a_broken_set_is_empty_and_says_why(
     outcome = prep(monkeypatch, tmp_path, sources, target, name)
     assert (outcome.code, outcome.result.records) == (3, 0)
     assert words in outcome.result.message
+    assert "\n" not in outcome.result.message and len(outcome.result.message) < 300
 
 
 def test_a_large_size_has_text_enough_and_a_larger_one_is_refused(

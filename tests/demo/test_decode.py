@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.demo.decode import CHUNK, Decoder, Sequence
+from pipeline.demo.packed import pack
 from pipeline.demo.sampling import Sampling, choose
 from tests.tiny import END, VOCABULARY, make_target
 
@@ -75,6 +77,28 @@ def test_greedy_batch_equals_generate_token_for_token(model: Any) -> None:
         assert one.finish is not None
         assert one.finish.kind == ("stop" if one.output[-1] == END else "length")
     assert len({tuple(one.output[:5]) for one in sequences}) > 6, "the tiny model says the same to everything"
+
+
+def test_packed_layers_give_what_plain_ones_do(model: Any) -> None:
+    packed = copy.deepcopy(model)
+    assert pack(packed, 4)
+    assert not any(type(module) is torch.nn.Linear for module in packed.modules())
+    with torch.inference_mode():
+        for rows, width in ((1, 1), (4, 1), (1, 50), (3, 7)):
+            ids = torch.arange(rows * width).view(rows, width) % (VOCABULARY - 3) + 3
+            assert torch.allclose(packed(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+    sequences = [
+        Sequence(str(number), ids, 30, frozenset({END}), GREEDY) for number, ids in enumerate(prompts(6, 60, 1))
+    ]
+    run(Decoder(packed, slots=4, capacity=128), sequences)
+    for one in sequences:
+        assert one.output == alone(model, one.prompt, 30), one.rid
+
+
+def test_a_model_in_half_precision_is_left_as_it_is(model: Any) -> None:
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert not pack(half, 4)
+    assert any(type(module) is torch.nn.Linear for module in half.modules())
 
 
 def test_prompt_longer_than_a_chunk(long_model: Any) -> None:
