@@ -10,11 +10,12 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from console import commands
 from console.config import ConfigErrors
 from console.demo import DEFAULT_SIZE, DemoError, folders
 from console.demo_config import SOURCES
 from console.link.errors import LinkError
+from console.report import CRASHED, UNREACHABLE
+from console.watching import Host, watch
 
 EXIT_CODES: Final = """exit codes:
   0  all well
@@ -25,6 +26,7 @@ EXIT_CODES: Final = """exit codes:
   5  the agent has no plan yet
 """
 
+USAGE: Final = 2
 CHANGING: Final = ("apply", "start", "stop", "restart", "kill", "waive", "secret")
 
 
@@ -109,13 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _run(arguments)
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
-        code = commands.USAGE
+        code = USAGE
     except DemoError as error:
         print(f"draftdeck: {error}", file=sys.stderr)
-        code = commands.TROUBLE
+        code = CRASHED
     except LinkError as error:
         print(f"draftdeck: {error}", file=sys.stderr)
-        code = commands.UNREACHABLE
+        code = UNREACHABLE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed has no reader
         code = 141
@@ -126,12 +128,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "check":
+        from console import commands  # with SSH and HTTP, which the first picture does not wait for
+
         return commands.check(arguments.config)
     return asyncio.run(_remote(arguments))
 
 
 def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
-    host = commands.Host(arguments.config, arguments.accept_new_host_key, arguments.read_only)
+    host = Host(arguments.config, arguments.accept_new_host_key, arguments.read_only)
+    if arguments.command is None:
+        return watch(host)
+    from console import commands
+
     match arguments.command:
         case "apply":
             return commands.apply(host, dry_run=arguments.dry_run, confirm=tuple(arguments.confirm))
@@ -156,8 +164,8 @@ def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
                 fresh=arguments.fresh,
                 broken=arguments.broken or "",
             )
-        case _:
-            return commands.watch(host)
+        case other:
+            raise AssertionError(other)
 
 
 if __name__ == "__main__":

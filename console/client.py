@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from console.link.channel import LINK_HEADER, AgentChannel
-from console.link.errors import LinkDown, LinkError, one_line
+from console.link.errors import AgentError, LinkDown, LinkError, one_line
 from console.link.reconnect import Link
 from pipeline.protocol import (
     BEAT_S,
@@ -42,10 +42,6 @@ LONGEST_LINE: Final = 16 << 20
 _PAUSE_S: Final = 0.3
 
 Action = Literal["start", "stop", "restart", "kill", "waive"]
-
-
-class AgentError(LinkError):
-    """The agent answered, and said no; its text is one line for the operator."""
 
 
 class AgentClient:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from console import demo as demo_run
@@ -13,26 +14,17 @@ from console import headless
 from console import host as hosts
 from console.client import Action, AgentClient
 from console.config import Config, load
+from console.config.errors import nearest
 from console.link.errors import LinkError
-from console.link.reconnect import Link
 from console.plan import build, describe
 from console.report import exit_code, report_markdown, status_json, status_text
-from console.session import Session
 from console.view import LinkView, Snapshot, fold
 from console.view.format import duration
 from console.view.text import clean
+from console.watching import Host, session_on, watch
 from pipeline.protocol import JobState
 
 WELL, TROUBLE, USAGE, UNREACHABLE = 0, 1, 2, 3
-
-
-@dataclass(frozen=True)
-class Host:
-    """The config that names the host, and how to greet a host never seen before."""
-
-    config: Path
-    accept_new_host_key: bool = False
-    read_only: bool = False
 
 
 def check(path: Path) -> int:
@@ -40,18 +32,6 @@ def check(path: Path) -> int:
     config = load(path)
     print(describe(config, build(config, "not deployed")))
     return WELL
-
-
-async def watch(host: Host) -> int:
-    """Open the console."""
-    from console.tui.app import Deck  # Textual is loaded only where there is a screen
-
-    config = load(host.config)
-    async with Link(hosts.endpoint(config), accept_new_host_key=host.accept_new_host_key) as link:
-        session = _session(config, link, read_only=host.read_only)
-        app = Deck(session, read_only=host.read_only)
-        await app.run_async()
-        return app.return_code or WELL
 
 
 async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
@@ -67,8 +47,14 @@ async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
     unchanged = sum(change.effect == "nothing" for change in reply.changes)
     if unchanged:
         print(f"{unchanged} of {len(reply.changes)} jobs stay as they are")
+    for name in sorted(set(confirm) - {change.job for change in reply.changes}):
+        print(f"draftdeck: --confirm {_unknown(name, [change.job for change in reply.changes])}", file=sys.stderr)
     if reply.refused:
         print(f"draftdeck: not applied: {clean(reply.refused)}", file=sys.stderr)
+        discarded = [change.job for change in reply.changes if change.effect == "discards"]
+        if discarded:
+            flags = shlex.join(word for name in discarded for word in ("--confirm", name))
+            print(f"to discard them: draftdeck --config {shlex.quote(str(host.config))} apply {flags}", file=sys.stderr)
         return TROUBLE
     return WELL
 
@@ -92,11 +78,21 @@ async def act(host: Host, action: Action, jobs: Sequence[str], reason: str = "")
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
         place = await hosts.found(link, config)
         async with AgentClient(link, place.bridge) as agent:
+            known = (await agent.state()).jobs
             for job in jobs:
+                if job not in known:
+                    print(f"draftdeck: {_unknown(job, known)}", file=sys.stderr)
+                    code = USAGE
+                    continue
                 reply = await agent.action(job, action, hosts.request(reason))
                 print(f"{job}: {clean(reply.text)}", file=sys.stdout if reply.done else sys.stderr)
-                code = code if reply.done else TROUBLE
+                code = code if reply.done or code else TROUBLE
     return code
+
+
+def _unknown(job: str, known: Iterable[str]) -> str:
+    asked = nearest(job, known)
+    return f"no job is called {clean(job)}; {asked or 'the jobs: ' + ', '.join(known)}"
 
 
 async def secret(host: Host, name: str) -> int:
@@ -162,7 +158,8 @@ async def _start_stopped(config: Config) -> None:
 
 async def _follow(config: Config) -> Snapshot:
     async with hosts.connected(config) as link:
-        return await headless.follow(_session(config, link, read_only=True))
+        session = session_on(config, lambda: contextlib.nullcontext(link), read_only=True)
+        return await headless.follow(session)
 
 
 async def _look(host: Host) -> Snapshot:
@@ -174,14 +171,3 @@ async def _look(host: Host) -> Snapshot:
             now = time.monotonic()
             empty = Snapshot(run=config.run.name, host_label=config.host.address, link=LinkView("live", now))
             return fold(empty, await agent.state(), now)
-
-
-def _session(config: Config, link: Link, *, read_only: bool) -> Session:
-    async def client(live: Link) -> AgentClient:
-        if read_only:
-            place = await hosts.found(live, config)
-            return AgentClient(live, place.read_only_bridge)
-        place = await hosts.deployed(live, config)
-        return AgentClient(live, place.bridge)
-
-    return Session(link, client, run=config.run.name, host_label=config.host.address, by=hosts.operator())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -20,6 +18,7 @@ from console.link.deploy import agent_argv, current_release, deploy, ensure_agen
 from console.link.errors import DeployError
 from console.link.reconnect import Link
 from console.plan import build
+from console.session import operator
 from pipeline.protocol import ActionRequest, ApplyReply, ApplyRequest
 
 CONNECT_TIMEOUT_S = 20.0
@@ -42,11 +41,6 @@ class Place:
     @property
     def read_only_bridge(self) -> tuple[str, ...]:
         return bridge_argv(self.config.host.workdir, self.config.host.python, self.release, read_only=True)
-
-
-def operator() -> str:
-    """Who asks, for the event log: user and machine."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def request(reason: str = "") -> ActionRequest:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
+import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from console.client import AgentClient, AgentError
 from console.controls import ControlError, JobAction
-from console.link.errors import DeployError, LinkError, LinkRefused
-from console.link.reconnect import Link, LinkStatus
+from console.link.errors import AgentError, DeployError, LinkError, LinkRefused
 from console.view import LinkView, Message, Snapshot, fold
 from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
 
+if TYPE_CHECKING:  # they speak SSH and HTTP, which the screen does not wait for
+    from console.client import AgentClient
+    from console.link.reconnect import Link, LinkStatus
+
 T = TypeVar("T")
-ClientFactory = Callable[[Link], Awaitable[AgentClient]]
+LinkFactory = Callable[[], "AbstractAsyncContextManager[Link]"]
+"""Opens the link; the session keeps it open while it runs."""
+
+ClientFactory = Callable[["Link"], Awaitable["AgentClient"]]
 """Sees to it that an agent runs on the host of a live link, and returns a client for it, not entered yet."""
 
 FIRST_PAUSE_S: Final = 0.5
@@ -31,10 +39,13 @@ PLOTTED: Final = ("generate", "tok_s")  # stage and figure of the overview's plo
 
 
 class Session:
-    """Answers ``console.controls.Controls``. The link must be entered before ``run``, and outlive it."""
+    """Answers ``console.controls.Controls``. It connects when it runs."""
 
-    def __init__(self, link: Link, client_factory: ClientFactory, *, run: str, host_label: str, by: str) -> None:
-        self._link = link
+    def __init__(
+        self, open_link: LinkFactory, client_factory: ClientFactory, *, run: str, host_label: str, by: str
+    ) -> None:
+        self._open_link = open_link
+        self._link: Link | None = None
         self._client_factory = client_factory
         self._by = by
         self._client: AgentClient | None = None
@@ -48,15 +59,18 @@ class Session:
     async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Follow the agent and call ``on_snapshot`` after every change, until cancelled."""
         self._on_snapshot = on_snapshot
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch_link())
-            tasks.create_task(self._keep_following())
-            tasks.create_task(self._keep_history())
+        async with self._open_link() as link:
+            self._link = link
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_link(link))
+                tasks.create_task(self._keep_following(link))
+                tasks.create_task(self._keep_history())
 
     def retry(self, accept_host_key: str = "") -> None:
         """Connect again now. ``accept_host_key``: see ``LinkView``."""
         self._again.set()
-        self._link.retry(accept_host_key)
+        if self._link is not None:
+            self._link.retry(accept_host_key)
 
     # --- Following ---
 
@@ -64,8 +78,8 @@ class Session:
         self.snapshot = fold(self.snapshot, message, time.monotonic())
         self._on_snapshot(self.snapshot)
 
-    async def _watch_link(self) -> None:
-        async with contextlib.aclosing(self._link.changes()) as changes:
+    async def _watch_link(self, link: Link) -> None:
+        async with contextlib.aclosing(link.changes()) as changes:
             async for status in changes:
                 self._show_link(status)
 
@@ -80,21 +94,22 @@ class Session:
     def _set_trouble(self, text: str, *, broken: bool = False) -> None:
         if (text, broken) != (self._trouble, self._broken):
             self._trouble, self._broken = text, broken
-            self._show_link(self._link.status)
+            if self._link is not None:
+                self._show_link(self._link.status)
 
-    async def _keep_following(self) -> None:
+    async def _keep_following(self, link: Link) -> None:
         async with contextlib.AsyncExitStack() as stack:
             failures = 0
             while True:
                 self._again.clear()
                 heard = self.snapshot.received
                 try:
-                    await self._link.connected()
+                    await link.connected()
                     if self._client is None:
-                        self._client = await stack.enter_async_context(await self._client_factory(self._link))
+                        self._client = await stack.enter_async_context(await self._client_factory(link))
                     await self._follow(self._client)
                 except LinkRefused:
-                    await self._leave_refused()
+                    await _leave_refused(link)
                     continue
                 except DeployError as error:
                     self._set_trouble(str(error), broken=True)
@@ -106,18 +121,12 @@ class Session:
                     self._anew = self._anew or isinstance(error, AgentError)
                     failures = 1 if self.snapshot.received != heard else failures + 1
                     self._set_trouble(str(error))
-                if failures >= REOPEN_AFTER and self._link.status.state == "live":
+                if failures >= REOPEN_AFTER and link.status.state == "live":
                     failures, self._client = 0, None
                     await stack.aclose()
                 with contextlib.suppress(TimeoutError):
                     pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**failures)
                     await asyncio.wait_for(self._again.wait(), pause)
-
-    async def _leave_refused(self) -> None:
-        async with contextlib.aclosing(self._link.changes()) as changes:
-            async for status in changes:
-                if status.state != "refused":
-                    return
 
     async def _follow(self, client: AgentClient) -> None:
         """Read the stream until it breaks. After a break it goes on from the last event seen, so none is missed."""
@@ -161,7 +170,7 @@ class Session:
 
     async def _ask(self, call: Callable[[AgentClient], Awaitable[T]]) -> T:
         if self._client is None:
-            raise ControlError(self._trouble or self._link.status.detail or "not connected yet")
+            raise ControlError(self._trouble or self.snapshot.link.detail or "not connected yet")
         try:
             return await call(self._client)
         except LinkError as error:
@@ -186,3 +195,15 @@ class Session:
 
     async def history(self, job: str, figure: str, points: int) -> History:
         return await self._ask(lambda client: client.history(job, figure, points))
+
+
+def operator() -> str:
+    """Who asks, for the event log: user and machine."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+async def _leave_refused(link: Link) -> None:
+    async with contextlib.aclosing(link.changes()) as changes:
+        async for status in changes:
+            if status.state != "refused":
+                return

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from console.client import AgentClient, AgentError
+from console.client import AgentClient
 from console.link import onhost
 from console.link.channel import bridge_argv
-from console.link.errors import DeployError, LinkDown, last_line, one_line
+from console.link.errors import AgentError, DeployError, LinkDown, last_line, one_line
 from console.link.reconnect import Completed, Link
 from pipeline.protocol import ActionRequest, AgentInfo
 

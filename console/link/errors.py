@@ -27,6 +27,10 @@ class LinkRefused(LinkError):  # noqa: N818
         self.fingerprint = fingerprint
 
 
+class AgentError(LinkError):
+    """The agent answered, and said no; its text is one line for the operator."""
+
+
 class DeployError(LinkError):
     """The container lacks something that deploying or starting the agent needs."""
 

@@ -61,8 +61,12 @@ class Deck(App[int]):
         self.register_theme(LIGHT)
         self.theme = LIGHT.name if self._light else DARK.name
         self.set_interval(1.0, self._tick)
-        self.run_worker(self.controls.run(self._take), name="session", exit_on_error=True)
+        # The first picture comes before the first import of what connects.
+        self.call_after_refresh(self._connect)
         self._watch_terminal()
+
+    def _connect(self) -> None:
+        self.run_worker(self.controls.run(self._take), name="session", exit_on_error=True)
 
     def now(self) -> float:
         """Monotonic seconds, the clock that snapshots are aged by."""

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from console import client as client_room
-from console.client import AgentClient, AgentError
+from console.client import AgentClient
 from console.link.channel import bridge_argv
 from console.link.deploy import deploy, ensure_agent
-from console.link.errors import LinkDown
+from console.link.errors import AgentError, LinkDown
 from console.link.reconnect import Link
 from pipeline.protocol import (
     ActionRequest,

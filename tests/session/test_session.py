@@ -9,14 +9,16 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from console import commands, headless, report
+from console import commands, headless, report, watching
 from console.client import AgentClient
+from console.config import load
 from console.controls import ControlError
 from console.demo_config import SOURCES, demo_config
 from console.link.channel import bridge_argv
@@ -26,6 +28,7 @@ from console.link.reconnect import Link
 from console.session import ClientFactory, Session
 from console.tui.app import Deck
 from console.view import Snapshot
+from console.watching import Host
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
 from tests.link.conftest import LoopbackServer
 from tests.tui.screen import until, until_shown
@@ -44,6 +47,26 @@ def plan(release: str, script: str = SCRIPT) -> Plan:
             JobSpec("prep:B6", "prep", ("/bin/sh", "-c", "echo no; exit 7"), restart=never),
         ),
     )
+
+
+def config_for(server: LoopbackServer, workdir: Path, folder: Path) -> Path:
+    """A config that names the server and the work directory."""
+    there, config = server.endpoint, folder / "config.toml"
+    config.write_text(
+        demo_config(
+            port=there.port or 0,
+            user=there.user or "",
+            key=str(there.identity_files[0]),
+            known_hosts=str(there.known_hosts),
+            workdir=str(workdir),
+            python=PYTHON,
+            model_dir="/no/model",
+            sources={name: f"/no/{name}" for name in SOURCES},
+            size=1,
+            server_port=1,
+        )
+    )
+    return config
 
 
 class Following:
@@ -91,7 +114,9 @@ def client_for(workdir: Path) -> ClientFactory:
 
 
 def session_on(link: Link, workdir: Path) -> Session:
-    return Session(link, client_for(workdir), run="not known yet", host_label="loopback", by="ana")
+    return Session(
+        lambda: contextlib.nullcontext(link), client_for(workdir), run="not known yet", host_label="loopback", by="ana"
+    )
 
 
 @contextlib.asynccontextmanager
@@ -171,7 +196,7 @@ async def test_what_is_wrong_on_the_host_waits_for_the_operator(loopback: Loopba
                 raise DeployError("no python3.11 on the host: name one as host.python")
             return await client_for(workdir)(live)
 
-        session = Session(link, client, run="r", host_label="loopback", by="ana")
+        session = Session(lambda: contextlib.nullcontext(link), client, run="r", host_label="loopback", by="ana")
         it = Following(session, link, workdir)
         task = asyncio.create_task(session.run(it.note))
         seen = await it.until(lambda seen: seen.link.state == "refused")
@@ -220,26 +245,29 @@ async def test_a_new_host_key_waits_for_the_operator(loopback: LoopbackServer, w
 async def test_a_look_says_that_the_link_is_live(
     loopback: LoopbackServer, workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = loopback.endpoint
     async with following(loopback, workdir) as it:
         await it.state("prep:B6", JobState.FAILED)
-    config = tmp_path / "config.toml"
-    config.write_text(
-        demo_config(
-            port=there.port or 0,
-            user=there.user or "",
-            key=str(there.identity_files[0]),
-            known_hosts=str(there.known_hosts),
-            workdir=str(workdir),
-            python=PYTHON,
-            model_dir="/no/model",
-            sources={name: f"/no/{name}" for name in SOURCES},
-            size=1,
-            server_port=1,
-        )
-    )
-    assert await commands.status(commands.Host(config), as_json=True) == report.CRASHED
+    config = config_for(loopback, workdir, tmp_path)
+    assert await commands.status(Host(config), as_json=True) == report.CRASHED
     found = json.loads(capsys.readouterr().out)
     assert found["link"]["state"] == "live"
     assert found["attention"]["text"].startswith("1 needs you: prep:B6 failed")
     assert 0 <= found["link"]["for_s"] < 60
+
+
+def test_the_screen_waits_for_nothing_that_connects() -> None:
+    script = "import sys, console.cli, console.tui.app; print([n for n in ('asyncssh', 'httpx') if n in sys.modules])"
+    assert subprocess.run([PYTHON, "-c", script], capture_output=True, check=True).stdout == b"[]\n"
+
+
+async def test_the_console_of_the_command_connects_after_its_first_picture(
+    loopback: LoopbackServer, workdir: Path, tmp_path: Path
+) -> None:
+    config = load(config_for(loopback, workdir, tmp_path))
+    host = Host(tmp_path / "config.toml", read_only=True)
+    app = Deck(watching.session_on(config, lambda: watching.open_link(config, host), read_only=True), read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "connecting to 127.0.0.1")
+        await until_shown(pilot, "nothing runs in")
+        await pilot.press("c")
+        await until_shown(pilot, "nothing runs in")
