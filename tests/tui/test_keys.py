@@ -68,6 +68,9 @@ async def test_ending_a_healthy_job_asks(key: str, action: str) -> None:
         assert session.asked == []
         await pilot.press(key)
         await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("enter")
+        assert isinstance(app.screen, Confirm)
+        assert session.asked == []
         await pilot.press("y")
         await until(pilot, lambda: session.asked == [(action, "generate")])
 

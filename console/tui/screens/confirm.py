@@ -14,10 +14,10 @@ from console.tui.widgets.pane import line
 
 
 class Confirm(ModalScreen[bool]):
-    """Dismisses with True on y or Enter, with False on n, q or Esc."""
+    """Dismisses with True on y alone, with False on n, q or Esc: Enter out of habit destroys nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "answer(True)", "yes"),
+        Binding("y", "answer(True)", "yes"),
         Binding("n,q,escape,ctrl+c", "answer(False)", "no"),
     ]
 
