@@ -87,7 +87,8 @@ class Prep:
                 self._judge(shape)
         except UnusableError as error:
             self._reporter.finish(0, str(error), datasets=self._counts())
-            print(failure(settings, self._tally, shape), file=sys.stderr, flush=True)
+            # The reporter has logged the first line.
+            print(failure(settings, self._tally, shape).partition("\n")[2], file=sys.stderr, flush=True)
             return 3
         outputs.write_manifest(
             settings.out,
