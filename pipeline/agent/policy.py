@@ -109,4 +109,5 @@ def _failed_root(job: str, jobs: Mapping[str, JobStatus], specs: Mapping[str, Jo
 def _listed(parts: list[str]) -> str:
     shown = parts if len(parts) <= 3 else [*parts[:2], f"{len(parts) - 2} more"]
     mark = "; " if any(", " in part for part in shown) else ", "
-    return shown[0] if len(shown) == 1 else f"{mark.join(shown[:-1])} and {shown[-1]}"
+    last = "; and " if mark == "; " else " and "
+    return shown[0] if len(shown) == 1 else f"{mark.join(shown[:-1])}{last}{shown[-1]}"

@@ -86,6 +86,8 @@ def test_the_reason_names_what_is_waited_for_and_why() -> None:
     waiting = (b, status("b", JobState.WAITING))
     assert words(c, failed, waiting) == "waits for b, behind a, which failed"
     assert words(c, done, waiting) == "waits for b"
+    both = spec("d", Need("a"), Need("c"))
+    assert words(both, failed, (c, status("c", JobState.RUNNING))) == "waits for a, which failed; and c"
 
 
 def test_a_service_is_needed_ready() -> None:
