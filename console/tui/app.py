@@ -138,7 +138,8 @@ class Deck(App[int]):
         """End the console, and say that the jobs go on."""
         live = sum(row.live for row in self.snapshot.jobs)
         label = clean(self.snapshot.host_label, 80)
-        going = f"{live} jobs go on at {label}" if live else f"nothing runs at {label}"
+        jobs = "1 job goes on" if live == 1 else f"{live} jobs go on"
+        going = f"{jobs} at {label}" if live else f"nothing runs at {label}"
         self.exit(0, message=Text(f"{going}; open the console again at any time"))
 
     # --- A terminal that is gone ---
