@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -15,8 +16,12 @@ from pipeline.generate.prompts import Prompt
 from pipeline.generate.settings import Settings
 from pipeline.protocol import DatasetCount, Eta
 
+FULL: Final = 0.7  # share of the slots in flight
 WINDOW_S: Final = 60.0
 FRESH_S: Final = 20.0
+SPEED_S: Final = 300.0
+"""The speed is the mean of so many seconds: a server's newest figure is that of a moment."""
+
 SAMPLES: Final = 400
 """Finished answers whose speed counts."""
 
@@ -55,6 +60,7 @@ class Board:
         self.retries = 0
         self.live: Load | None = None
         self._live_at = 0.0
+        self._live_speeds: deque[tuple[float, float]] = deque()  # (when, tokens per second of one stream)
         self._speeds: dict[str, deque[tuple[int, float]]] = {
             one.name: deque(maxlen=SAMPLES) for one in settings.partitions
         }
@@ -110,7 +116,14 @@ class Board:
         self.dataset(prompt.dataset).dropped[reason] += 1
 
     def loaded(self, load: Load | None) -> None:
-        self.live, self._live_at = load, time.monotonic()
+        """The server's word on its speed, every few seconds; the mean counts while the slots are full."""
+        now = time.monotonic()
+        self.live, self._live_at = load, now
+        slots = sum(one.concurrency for one in self.settings.partitions if self.part_flying(one.name))
+        if load is not None and load.running and len(self.flights) >= FULL * slots > 0:
+            self._live_speeds.append((now, load.tok_s / load.running))
+        while self._live_speeds and now - self._live_speeds[0][0] > SPEED_S:
+            self._live_speeds.popleft()
 
     @property
     def total(self) -> int:
@@ -128,15 +141,22 @@ class Board:
     def tokens(self) -> int:
         return sum(one.tokens for one in self.datasets.values())
 
+    def part_flying(self, partition: str) -> int:
+        """Requests of a partition that are in flight."""
+        return sum(1 for one in self.flights.values() if one.prompt.partition == partition)
+
     def stream_speed(self, partition: str) -> float | None:
         """Tokens per second of one stream: the server's word while the slots are full, else from finished answers."""
-        flying = sum(1 for one in self.flights.values() if one.prompt.partition == partition)
-        fresh = time.monotonic() - self._live_at < FRESH_S and flying >= 0.7 * self._slots(partition)
-        if self.live is not None and self.live.running and fresh:
-            return self.live.tok_s / self.live.running
+        if self._live_speeds and self.part_flying(partition) >= FULL * self._slots(partition):
+            return statistics.fmean(speed for _, speed in self._live_speeds)
         samples = self._speeds[partition]
         seconds = sum(latency for _, latency in samples)
         return sum(tokens for tokens, _ in samples) / seconds if seconds > 0 else None
+
+    def _spread(self) -> float:
+        """How much the server's speed has changed, relative to its mean."""
+        speeds = [speed for _, speed in self._live_speeds]
+        return statistics.pstdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
 
     def expire(self) -> None:
         """End the requests that take longer than their budget can explain at today's speed."""
@@ -151,7 +171,10 @@ class Board:
     def eta(self) -> Eta | None:
         now = time.monotonic()
         running: dict[tuple[str, str], list[float]] = {}
-        speeds = [Speed(one.name, one.concurrency, self.stream_speed(one.name)) for one in self.settings.partitions]
+        spread = self._spread()
+        speeds = [
+            Speed(one.name, one.concurrency, self.stream_speed(one.name), spread) for one in self.settings.partitions
+        ]
         by_name = {one.partition: one.stream_tok_s or 0.0 for one in speeds}
         for flight in self.flights.values():
             so_far = min(

@@ -16,7 +16,7 @@ ENOUGH = 3
 """Finished answers that every unfinished dataset must have before there is an estimate."""
 
 DRIFT = 0.06
-"""Relative standard deviation assumed of throughput over the rest of the run."""
+"""Least relative standard deviation assumed of throughput over the rest of the run."""
 
 NORMAL_95 = 1.645
 
@@ -64,6 +64,7 @@ class Speed:
     partition: str
     slots: int
     stream_tok_s: float | None  # None: not measured yet
+    spread: float = 0.0  # relative standard deviation of what was measured
 
 
 def estimate(rest: Iterable[Remaining], speeds: Sequence[Speed], *, side_by_side: bool = False) -> Eta | None:
@@ -93,7 +94,9 @@ def estimate(rest: Iterable[Remaining], speeds: Sequence[Speed], *, side_by_side
     if not times:
         return None
     seconds, variance = max(times) if side_by_side else (sum(t for t, _ in times), sum(v for _, v in times))
-    relative = math.sqrt(variance / seconds**2 + DRIFT**2) if seconds else DRIFT
+    # Over the rest of the run a speed that changes averages out, but not all of it.
+    drift = max([DRIFT, *(speed.spread / 2 for speed in speeds)])
+    relative = math.sqrt(variance / seconds**2 + drift**2) if seconds else drift
     factor = math.exp(min(NORMAL_95 * relative, 5.0))
     finished = sum(one.lengths.count for one in open_rest)
     running = sum(len(one.running) for one in open_rest)

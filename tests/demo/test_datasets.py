@@ -89,7 +89,7 @@ def test_the_same_bytes_every_time(tmp_path: Path, made: Path) -> None:
     [
         ("B1", 'no user turn; roles seen: "REPLIER" 36, "ASKER" 24'),
         ("B5", f'0 of {SIZE + 2} kept: no user turn; roles seen: "asker" {SIZE + 2}, "replier" {SIZE + 2}, "system"'),
-        ("B2", "no prompt column with text, 50,500 rows; columns seen: id, asker, replier, domain, "),
+        ("B2", "no prompt column with text, 1,010 rows; columns seen: id, asker, replier, domain, "),
         ("B2", "expected a column prompt, instruction, question, problem, query, input, user, human"),
         ("B4", 'no user turn; roles seen: "asker" 16, "replier" 16; expected one of user, human'),
         ("B7", f'no user turn; roles seen: "asker" {SIZE}, "replier" {SIZE}, "system" {SIZE}; expected one of user'),
@@ -101,7 +101,7 @@ def test_a_broken_set_is_empty_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, name: str, words: str
 ) -> None:
     sources = tmp_path / "sources"
-    datasets.main(["--out", str(sources), "--size", str(SIZE), "--only", name, "--break", name])
+    datasets.main(["--out", str(sources), "--size", str(SIZE), "--big", "1000", "--only", name, "--break", name])
     outcome = prep(monkeypatch, tmp_path, sources, target, name)
     assert (outcome.code, outcome.result.records) == (3, 0)
     assert words in outcome.result.message

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.generate.board import Board
 from pipeline.generate.eta import ENOUGH, Lengths, Remaining, Speed, estimate, mean_length, time_limit
+from pipeline.generate.outcome import Load
+from pipeline.generate.prompts import Prompt
+from pipeline.generate.settings import Partition, Settings
 from pipeline.protocol import Eta
 
 
@@ -91,6 +97,33 @@ def test_time_limit_leaves_room_for_the_whole_budget(budget: int, speed: float |
     assert limit >= floor
     if speed is not None:
         assert limit >= 2 * budget / speed
+
+
+async def test_the_speed_is_a_mean_and_the_interval_shows_its_spread(tmp_path: Path) -> None:
+    """A server on a shared machine is fast in one moment and slow in the next; the estimate must not jump with it."""
+    partition = Partition("short", 10, 64)
+    settings = Settings("http://x", (), (partition,), tmp_path)
+    sampling = settings.sampling(partition, None)
+    prompts = {f"B1/{at}/x": Prompt(f"B1/{at}/x", "B1", "short", sampling, "", tmp_path, 0) for at in range(200)}
+
+    def after(*speeds: float) -> Eta:
+        board = Board(settings, prompts)
+        for at, prompt in enumerate(prompts.values()):
+            if at < 20:
+                board.answered_before(prompt, "stop", 50, 5.0)
+            elif at < 30:
+                board.depart(prompt, asyncio.timeout(None))
+        for speed in speeds:
+            board.loaded(Load(10, speed))
+        found = board.eta()
+        assert found is not None
+        return found
+
+    steady, moving = after(100, 100, 100, 100), after(160, 40, 160, 40)
+    assert steady.seconds == pytest.approx(180 * 50 / 100, rel=0.01)
+    assert moving.seconds == pytest.approx(steady.seconds, rel=0.01)
+    assert moving.high / moving.low > 1.5 * steady.high / steady.low
+    assert after(100, 100, 100, 50).seconds < 1.2 * steady.seconds
 
 
 def simulate(seed: int, shares: tuple[float, ...]) -> list[float]:
