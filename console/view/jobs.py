@@ -182,8 +182,9 @@ def _why(status: JobStatus, sample: JobSample, progress: Progress | None) -> str
     if sample.server is not None and status.state in LIVE:
         return _server_words(sample.server) or status.reason
     if status.state is JobState.RUNNING and progress is not None:
-        words = _progress_words(progress, sample.rate)
-        return status.reason or (words if sample.progress is not None else f"before the restart {words}")
+        if sample.progress is None:
+            return status.reason or f"before the restart: {_count_words(progress)}"
+        return status.reason or _progress_words(progress, sample.rate)
     return status.reason
 
 
@@ -209,11 +210,14 @@ def _server_words(server: ServerSample) -> str:
 
 
 def _progress_words(progress: Progress, rate: float | None) -> str:
-    done = fmt.count(progress.done)
-    share = f"{done} of {fmt.count(progress.total)}" if progress.total else done
     pace = f", {fmt.number(rate)}/s" if rate else ""
-    words = f"{progress.phase}: {share} {progress.unit}{pace}"
+    words = f"{progress.phase}: {_count_words(progress)}{pace}"
     return f"{progress.note} · {words}" if progress.note else words
+
+
+def _count_words(progress: Progress) -> str:
+    done = fmt.count(progress.done)
+    return f"{f'{done} of {fmt.count(progress.total)}' if progress.total else done} {progress.unit}"
 
 
 def run_time(jobs: Iterable[JobRow], at: float) -> float | None:

@@ -148,7 +148,7 @@ def test_the_figures_of_the_attempt_before_stand_until_the_new_one_reports() -> 
     assert row is not None
     assert figure is not None
     assert (row.before, row.done, row.total) == (True, 36_120, 83_288)
-    assert row.why.startswith("before the restart B3: answers")
+    assert row.why == "before the restart: 36,120 of 83,288 prompts"
     assert (figure.before, figure.done, figure.tok_s, figure.in_flight) == (True, 36_120, 828.0, None)
     assert next(each for each in snapshot.datasets if each.name == "B3").answered == 4900
     progress = Progress(scenario.AT + 9, "answers", 36_130, 83_288)

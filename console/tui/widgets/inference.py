@@ -70,7 +70,8 @@ class InferencePane(Pane):
             return [line((figure.why or "has not started", "$faint"))]
         speed: list[Piece] = [(f"{fmt.number(figure.tok_s)} tok/s", "bold $curve")] if figure.tok_s is not None else []
         before: list[Piece] = [("before the restart", "$warn")] if figure.before else []
-        rows = flow([*speed, *before, *figures(figure)], room.width)
+        parts = [[*speed, *figures(figure)]] if not before else [speed, [*before, *figures(figure)]]
+        rows = [row for part in parts for row in flow(part, room.width)]
         done = f" {fmt.count(figure.done)} of {fmt.count(figure.total)}  {fmt.percent(figure.share)}"
         tone = "$faint" if figure.before else f"${TONES[figure.state]}"
         rows.append(line((fmt.bar(figure.share, max(4, room.width - len(done))), tone), done))
