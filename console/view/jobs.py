@@ -210,6 +210,8 @@ def _server_words(server: ServerSample) -> str:
 
 
 def _progress_words(progress: Progress, rate: float | None) -> str:
+    if not progress.done and progress.total is None:
+        return f"{progress.phase} · {progress.note}" if progress.note else progress.phase
     pace = f", {fmt.number(rate)}/s" if rate else ""
     words = f"{progress.phase}: {_count_words(progress)}{pace}"
     return f"{progress.note} · {words}" if progress.note else words

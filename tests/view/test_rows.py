@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from console.view import Snapshot, fold
-from console.view.jobs import JobRow
-from pipeline.protocol import DatasetCount, JobSample, JobState, JobStatus, ServerSample
+from console.view.jobs import JobRow, job_rows
+from pipeline.protocol import DatasetCount, JobSample, JobState, JobStatus, Progress, ServerSample
 from tests.view import scenario
 
 
@@ -96,3 +98,21 @@ def test_the_run_time_ends_with_the_last_job() -> None:
     snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, {}), 0.0)
     assert snapshot.run_time is not None
     assert abs(snapshot.run_time - 0.6 * 3600) < 1
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        (Progress(0.0, "loading the tokenizer", note="/a/model"), "loading the tokenizer · /a/model"),
+        (Progress(0.0, "starting"), "starting"),
+        (Progress(0.0, "main", 0, 20, "answers"), "main: 0 of 20 answers"),
+        (
+            Progress(0.0, "main", 3, 20, "answers", note="server gone for 4 s"),
+            "server gone for 4 s · main: 3 of 20 answers",
+        ),
+    ],
+)
+def test_what_a_running_job_does_is_said_first_where_nothing_is_counted(progress: Progress, words: str) -> None:
+    status = JobStatus("prep:B1", JobState.RUNNING)
+    (row,) = job_rows(None, {"prep:B1": status}, {"prep:B1": JobSample(progress=progress)}, {}, 1.0)
+    assert row.why == words

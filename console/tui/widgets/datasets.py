@@ -55,7 +55,7 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
     elif row.state is JobState.RUNNING:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
         why = " · ".join(part for part in (fmt.percent(row.share), pace, why) if part and part != fmt.NOTHING)
-    dropped = (f"{fmt.short_count(row.dropped) if row.dropped else '':>6}  ", "$warn" if row.lost else "$label")
+    dropped = (f"{fmt.short_count(row.lost) if row.lost else '':>6}  ", "$warn")  # what was not sampled is no loss
     kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if row.read and not row.kept and not row.eta else "")
     drawn = line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()
     return drawn.stylize("$faint") if row.before else drawn
