@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         with exclusive(settings.out):
             return asyncio.run(run(settings, reporter))
     except (SettingsError, StoreError, RunError) as error:
-        print(f"generate: {error}", file=sys.stderr, flush=True)
+        print(f"generate: error: {error}", file=sys.stderr, flush=True)
         return REFUSED
 
 
@@ -172,7 +172,7 @@ def _finish(
     reporter.finish(board.answered, message, manifest="" if unanswered else str(manifest), datasets=board.counts())
     if unanswered:
         named = ", ".join(unanswered[:3]) + (", …" if len(unanswered) > 3 else "")
-        print(f"generate: {len(unanswered)} prompts without an answer ({named}): start again", file=sys.stderr)
+        print(f"generate: error: {len(unanswered)} prompts without an answer ({named}): start again", file=sys.stderr)
         return UNANSWERED
     return OK if board.answered else EMPTY
 

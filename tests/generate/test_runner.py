@@ -171,7 +171,8 @@ def test_retries_that_run_out_are_named_and_tried_again(fresh_stub: Process, tmp
     argv = command(fresh_stub.url, out, folder, more=("--retries", "1"))
     code, output = finish(argv, tmp_path / "progress")
     assert code == 1
-    assert "B1/never/" in output
+    assert "generate: error: 1 prompts without an answer (B1/never/" in output.splitlines()[-1]
+    assert not (out / "manifest.json").exists(), "something is missing"
     (aside,) = set_aside(out)
     assert (aside["reason"], aside["permanent"]) == ("HTTP 500, 2 attempts", False)
     assert finish(argv, tmp_path / "again")[0] == 1
@@ -308,7 +309,8 @@ def test_another_model_is_refused(fresh_stub: Process, tmp_path: Path) -> None:
     argv = command(fresh_stub.url, tmp_path / "out", folder, more=("--model-path", "/models/planned"))
     code, output = finish(argv, tmp_path / "progress")
     assert code == 4
-    assert "serves stub, --model-path is /models/planned" in output
+    last = output.splitlines()[-1]
+    assert last.startswith("generate: error: ") and last.endswith("serves stub, --model-path is /models/planned")
 
 
 def test_no_prompts_is_empty(fresh_stub: Process, tmp_path: Path) -> None:
