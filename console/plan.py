@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -75,7 +76,7 @@ def flag_words(flags: dict[str, FlagValue]) -> list[str]:
 # --- One function a job ---------------------------------------------------------------------------------------------
 
 
-def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
     dataset = config.datasets[name]
     prompts = dataset.kind == "prompts"
     argv = ["--dataset", name, "--kind", dataset.kind, "--source", dataset.source]
@@ -101,7 +102,7 @@ def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes:
     return _job(config, "prep", f"prep:{name}", argv, needs, hashes, resources, config.prep.environment)
 
 
-def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
     serve = config.serve
     argv = ["--engine", serve.engine, "--model", model_of(config), "--name", "baseline"]
     argv += ["--host", serve.host, "--port", str(serve.baseline.port), "--python", serve.python or config.host.python]
@@ -129,7 +130,7 @@ def served_flags(config: Config) -> dict[str, FlagValue]:
     return own | baseline_flags(config)
 
 
-def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
     generate = config.generate
     argv: list[str] = []
     for server in generate.servers:
@@ -149,7 +150,7 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
     return _job(config, "generate", "generate", argv, needs, hashes, resources, generate.environment)
 
 
-def _merge(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, str]) -> JobSpec:
+def _merge(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
     argv: list[str] = []
     for name, dataset in _of_kind(config, "answers"):
         argv += ["--samples", prep_folder(name, dataset)]
@@ -169,7 +170,7 @@ def _job(
     name: str,
     argv: list[str],
     needs: dict[str, tuple[Need, ...]],
-    hashes: dict[str, str],
+    hashes: dict[str, Hashes],
     resources: Resources,
     environment: dict[str, str],
     readiness: Readiness | None = None,
@@ -196,17 +197,26 @@ def _job(
         stop_grace_s=policy.grace,
         stall_s=policy.stall,
         oom_score_adj=SERVER_OOM if stage == "serve" else BATCH_OOM,
-        content_hash=hashes[name],
+        content_hash=hashes[name].content,
+        inputs_hash=hashes[name].inputs,
     )
 
 
 # --- What is written by which settings ------------------------------------------------------------------------------
 
 
-def _hashes(config: Config) -> dict[str, str]:
-    """Every job's content hash. One job's output goes into the next, so its hash does as well."""
+@dataclass(frozen=True)
+class Hashes:
+    """Of a job's own content settings, and of those of the jobs whose output it reads."""
+
+    content: str
+    inputs: str = ""
+
+
+def _hashes(config: Config) -> dict[str, Hashes]:
+    """Every job's hashes. A change of inputs makes a job run again; only its own content makes its records useless."""
     tokenizing = content_of(config.target, "model", "revision", "template")
-    hashes: dict[str, str] = {}
+    hashes: dict[str, Hashes] = {}
     for name, dataset in config.datasets.items():
         budget = config.generate.partitions[dataset.partition].max_new_tokens if dataset.kind == "prompts" else None
         of_prep = {
@@ -217,25 +227,23 @@ def _hashes(config: Config) -> dict[str, str]:
             "context": _context(config, dataset),
             "budget": budget,
         }
-        hashes[f"prep:{name}"] = content_hash(of_prep)
-    hashes[BASELINE] = content_hash({"format": FORMAT, "target": tokenizing})
-    hashes["generate"] = content_hash(
-        {
-            "format": FORMAT,
-            "target": content_of(config.target, "model", "revision", "template", "stop_ids"),
-            "prompts": {name: hashes[f"prep:{name}"] for name, _ in _of_kind(config, "prompts")},
-            "partitions": {name: content_of(config.generate.partitions[name]) for name in _used_partitions(config)},
-        }
-    )
-    hashes["merge"] = content_hash(
-        {
-            "format": FORMAT,
-            "samples": {name: hashes[f"prep:{name}"] for name, _ in _of_kind(config, "answers")},
-            "responses": hashes["generate"],
-            "merge": content_of(config.merge),
-            "draft_vocab": config.draft.draft_vocab_size,
-        }
-    )
+        hashes[f"prep:{name}"] = Hashes(content_hash(of_prep))
+    hashes[BASELINE] = Hashes(content_hash({"format": FORMAT, "target": tokenizing}))
+    of_generate = {
+        "format": FORMAT,
+        "target": content_of(config.target, "model", "revision", "template", "stop_ids"),
+        "partitions": {name: content_of(config.generate.partitions[name]) for name in _used_partitions(config)},
+    }
+    prompts = {name: hashes[f"prep:{name}"].content for name, _ in _of_kind(config, "prompts")}
+    hashes["generate"] = Hashes(content_hash(of_generate), content_hash(prompts))
+    of_merge = {
+        "format": FORMAT,
+        "merge": content_of(config.merge),
+        "draft_vocab": config.draft.draft_vocab_size,
+    }
+    samples = {name: hashes[f"prep:{name}"].content for name, _ in _of_kind(config, "answers")}
+    generated = hashes["generate"]
+    hashes["merge"] = Hashes(content_hash(of_merge), content_hash([samples, generated.content, generated.inputs]))
     return hashes
 
 

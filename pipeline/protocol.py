@@ -106,7 +106,10 @@ class JobSpec:
     stop_grace_s: float = 15.0  # TERM, then this long, then KILL
     stall_s: float | None = None  # without progress for so long: stalled
     oom_score_adj: int = 500
-    content_hash: str = ""  # of the settings that change what is written
+    content_hash: str = ""  # of its own settings that change what is written
+    inputs_hash: str = (
+        ""  # of the settings its inputs are made with: when they change it runs again, and keeps what fits
+    )
     autostart: bool = True  # False: started by the operator only
 
 

@@ -78,6 +78,8 @@ def _change(old: JobSpec | None, new: JobSpec, status: JobStatus | None, records
             return Change(new.name, "discards", f"{records:,} records were made with other settings", records)
         if live or status.attempt:
             return Change(new.name, "restarts", "what it writes changes")
+    if old.inputs_hash != new.inputs_hash and (live or status.attempt):
+        return Change(new.name, "restarts", "its inputs change; keeps what still fits")
     if old == new:
         keeps = "keeps its release until it starts again" if moved and live else ""
         return Change(new.name, "nothing", keeps)

@@ -55,6 +55,11 @@ def test_the_effect_depends_on_what_changed_and_on_what_runs() -> None:
     assert effect(other, S.DONE, 2800) == ("discards", "2,800 records were made with other settings")
     assert effect(other, S.FAILED)[0] == "restarts"
     assert effect(other, S.WAITING)[0] == "live"
+    assert effect(replace(BASE, inputs_hash="two"), S.DONE, 2800) == (
+        "restarts",
+        "its inputs change; keeps what still fits",
+    )
+    assert effect(replace(BASE, inputs_hash="two"), S.WAITING)[0] == "live"
 
 
 def test_new_and_removed_jobs() -> None:

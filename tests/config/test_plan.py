@@ -228,9 +228,25 @@ CONTENT: dict[str, tuple[str, str, set[str]]] = {
 @pytest.mark.parametrize("name", CONTENT)
 def test_a_content_hash_changes_with_what_is_written_and_nothing_else(name: str) -> None:
     old, new, expected = CONTENT[name]
+    before = {spec.name: (spec.content_hash, spec.inputs_hash) for spec in made(real()).jobs}
+    after = {spec.name: (spec.content_hash, spec.inputs_hash) for spec in made(parse(changed(old, new).encode())).jobs}
+    assert {job for job in before if before[job] != after[job]} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "useless"),
+    [
+        ("take", {"prep:B2"}),
+        ("held-out share", set(PREPS)),
+        ("temperature", {"generate"}),
+        ("draft vocabulary", {"merge"}),
+    ],
+)
+def test_only_a_jobs_own_content_makes_its_records_useless(name: str, useless: set[str]) -> None:
+    old, new, _ = CONTENT[name]
     before = {spec.name: spec.content_hash for spec in made(real()).jobs}
     after = {spec.name: spec.content_hash for spec in made(parse(changed(old, new).encode())).jobs}
-    assert {job for job in before if before[job] != after[job]} == expected
+    assert {job for job in before if before[job] != after[job]} == useless
 
 
 def test_the_same_config_gives_the_same_plan_and_the_agent_finds_no_fault_in_it() -> None:
