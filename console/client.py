@@ -64,12 +64,13 @@ class AgentClient:
         await self._http.aclose()
         await self._channel.__aexit__()
 
-    async def state(self) -> State:
+    async def state(self, *, any_protocol: bool = False) -> State:
+        """Everything at once. ``any_protocol``: also from an agent that is only to make way for another."""
         state = await self._read("/v1/state", State)
-        if state.agent.protocol != PROTOCOL:
+        if state.agent.protocol != PROTOCOL and not any_protocol:
             raise AgentError(
                 f"the agent (release {state.agent.release}) speaks protocol {state.agent.protocol}, "
-                f"this console {PROTOCOL}: connect once without --read-only to bring the agent to this release, "
+                f"this console {PROTOCOL}: draftdeck apply brings the agent to this release, jobs go on; "
                 "or use the console it came with"
             )
         return state

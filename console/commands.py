@@ -38,7 +38,7 @@ async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
     """Make the host's jobs follow the config; what would discard records has to be confirmed by name."""
     config = load(host.config)
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
-        place = await hosts.deployed(link, config)
+        place = await (hosts.found(link, config) if dry_run else hosts.deployed(link, config))
         reply = await hosts.apply(place, confirm=confirm, dry_run=dry_run)
     for change in reply.changes:
         if change.effect != "nothing":
@@ -102,7 +102,7 @@ async def secret(host: Host, name: str) -> int:
         print(f"value of {name}, then Enter and ctrl+d:", file=sys.stderr)
     value = sys.stdin.buffer.read().rstrip(b"\r\n")
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
-        await hosts.set_secret(await hosts.deployed(link, config), name, value)
+        await hosts.set_secret(await hosts.attended(link, config), name, value)
     print(f"{name} is stored on {config.host.address}")
     return WELL
 

@@ -87,6 +87,19 @@ async def deployed(link: Link, config: Config) -> Place:
     return Place(config, link, release)
 
 
+async def attended(link: Link, config: Config) -> Place:
+    """The host with its agent up, of the release that is there already: opening a console upgrades nothing.
+
+    Where nothing was deployed yet, this console's pipeline is.
+    """
+    host = config.host
+    release = await current_release(link, host.workdir, host.python)
+    if not release:
+        return await deployed(link, config)
+    await ensure_agent(link, host.workdir, host.python, release, by=operator())
+    return Place(config, link, release)
+
+
 async def found(link: Link, config: Config) -> Place:
     """What runs on the host already, with nothing changed there. Raises ``DeployError`` where nothing was deployed."""
     release = await current_release(link, config.host.workdir, config.host.python)

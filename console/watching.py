@@ -45,7 +45,7 @@ async def watch(host: Host) -> int:
 def session_on(
     config: Config, open_link: Callable[[], AbstractAsyncContextManager[Link]], *, read_only: bool
 ) -> Session:
-    """A session with the configured host; one that may change something brings the pipeline and its agent there."""
+    """A session with the configured host; one that may change something sees to it that an agent runs."""
 
     async def client(live: Link) -> AgentClient:
         from console import host as hosts
@@ -54,7 +54,7 @@ def session_on(
         if read_only:
             place = await hosts.found(live, config)
             return AgentClient(live, place.read_only_bridge)
-        place = await hosts.deployed(live, config)
+        place = await hosts.attended(live, config)
         return AgentClient(live, place.bridge)
 
     return Session(open_link, client, run=config.run.name, host_label=config.host.address, by=operator())

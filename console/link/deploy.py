@@ -115,7 +115,7 @@ def agent_argv(workdir: str, python: str, release: str, *arguments: str) -> Sequ
 async def _running(agent: AgentClient) -> AgentInfo | AgentError | LinkDown:
     """The agent that runs, or why none is understood (``AgentError``) or reached (``LinkDown``)."""
     try:
-        return (await agent.state()).agent
+        return (await agent.state(any_protocol=True)).agent
     except (LinkDown, AgentError) as error:
         return error
 
