@@ -157,6 +157,8 @@ def _came_back(snapshot: Snapshot) -> Attention | None:
     ago = fmt.short_duration(snapshot.at - at)
     others = f", {len(back) - 1} more too" if len(back) > 1 else ""
     why = clean(diagnosis.summary, 160)
+    if row.service and row.state is not JobState.READY:
+        return Attention(Tone.WARN, f"{row.name} is loading again after it ended {ago} ago: {why}", job=row.name)
     text = f"all well, but {row.name} was restarted {row.restarts}× by itself, last {ago} ago{others}: {why}"
     return Attention(Tone.BUSY, text, job=row.name)
 

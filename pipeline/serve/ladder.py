@@ -77,6 +77,8 @@ async def climb(client: httpx.AsyncClient, readiness: Readiness) -> Rung:
     except httpx.TimeoutException:
         # A connection that opens and then says nothing is a port that is open.
         return Rung(PORT if step == NO_PORT else step, detail="no answer in time")
+    except httpx.ConnectError:
+        return Rung(step)  # the step says it: nobody listens yet
     except httpx.HTTPError as error:
         return Rung(step, detail=f"{type(error).__name__}: {error}")
 

@@ -73,6 +73,14 @@ def test_tight_memory_and_a_missing_keeper_are_said() -> None:
     assert "keeper" in attention(alone, 1.0).text
 
 
+def test_a_server_that_loads_again_is_not_called_well() -> None:
+    snapshot = scenario.came_back(0.0)
+    status = replace(snapshot.statuses["generate"], name="serve:baseline", state=JobState.RUNNING)
+    said = attention(replace(snapshot, statuses={**snapshot.statuses, "serve:baseline": status}), 1.0)
+    assert said.tone is Tone.WARN
+    assert said.text.startswith("serve:baseline is loading again after it ended 2 m ago: SIGKILL")
+
+
 def test_a_job_that_came_back_by_itself_is_news_for_a_while() -> None:
     said = attention(scenario.came_back(0.0), 1.0)
     assert said.text == ("all well, but generate was restarted 1× by itself, last 2 m ago: SIGKILL, sender unknown")
