@@ -19,8 +19,8 @@ from pipeline.protocol import DatasetCount, Eta
 FULL: Final = 0.7  # share of the slots in flight
 WINDOW_S: Final = 60.0
 FRESH_S: Final = 20.0
-SPEED_S: Final = 300.0
-"""The speed is the mean of so many seconds: a server's newest figure is that of a moment."""
+SPEED_S: Final = 90.0
+"""The speed is the mean of the last so many seconds: a server's newest figure is that of a moment."""
 
 SAMPLES: Final = 400
 """Finished answers whose speed counts."""
