@@ -137,9 +137,7 @@ async def demo_stop(places: demo_run.Folders) -> int:
         config = load(places.config)
         try:
             async with hosts.connected(config) as link:
-                place = await hosts.found(link, config)
-                async with AgentClient(link, place.bridge) as agent:
-                    await agent.shutdown(hosts.request(), stop_jobs=True)
+                await hosts.end(await hosts.found(link, config))
             places.ended.touch()
         except LinkError as error:
             print(f"the demo's agent was not reached: {error}", file=sys.stderr)

@@ -15,13 +15,15 @@ from console.config import Config
 from console.link.channel import bridge_argv
 from console.link.connect import Endpoint
 from console.link.deploy import agent_argv, current_release, deploy, ensure_agent
-from console.link.errors import DeployError
+from console.link.errors import DeployError, last_line
 from console.link.reconnect import Link
 from console.plan import build
 from console.session import operator
 from pipeline.protocol import ActionRequest, ApplyReply, ApplyRequest
 
 CONNECT_TIMEOUT_S = 20.0
+END_TIMEOUT_S = 400.0
+"""Jobs have their own grace; stopping a server that answers takes minutes at the worst."""
 SILENT_S = 2.0
 """Seconds after which a command that still connects says so."""
 
@@ -114,6 +116,15 @@ async def apply(place: Place, *, confirm: tuple[str, ...] = (), dry_run: bool = 
     plan = build(place.config, place.release)
     async with AgentClient(place.link, place.bridge) as agent:
         return await agent.apply(ApplyRequest(plan, by=operator(), confirm=confirm, dry_run=dry_run))
+
+
+async def end(place: Place) -> None:
+    """Stop the jobs, then the agent and its keeper, and return when they are gone. Raises ``DeployError`` if not."""
+    host = place.config.host
+    argv = agent_argv(host.workdir, host.python, place.release, "stop", "--jobs", "--workdir", host.workdir)
+    done = await place.link.run(argv, timeout_s=END_TIMEOUT_S)
+    if done.code != 0:
+        raise DeployError(last_line(done.stdout) or last_line(done.stderr) or f"exit code {done.code}")
 
 
 async def set_secret(place: Place, name: str, value: bytes) -> None:
