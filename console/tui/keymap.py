@@ -28,6 +28,7 @@ class Situation:
     searching: bool = False
     following: bool = False
     one_pane: bool = False  # too small a screen for more
+    typing: bool = False  # a text is being entered: letters are letters
 
 
 Applies = Callable[[Situation], bool]
@@ -130,6 +131,11 @@ KEYMAP: Final[tuple[Key, ...]] = (
     Key("ctrl+c,ctrl+q", "ctrl+c", "quit_console", "", "leave the console from anywhere; jobs go on", MOVING),
 )
 
+TYPING: Final[tuple[Key, ...]] = (
+    Key("enter", "⏎", "submit", "take it", "take the text", MOVING),
+    Key("escape", "esc", "back", "leave it", "leave the text", MOVING),
+)
+
 
 def bindings(scope: Scope) -> list[BindingType]:
     """The bindings of a screen. They come before those of the focused widget, so that one key means one thing."""
@@ -138,6 +144,8 @@ def bindings(scope: Scope) -> list[BindingType]:
 
 def applying(now: Situation) -> tuple[Key, ...]:
     """The keys that do something in this situation, in the order of the map."""
+    if now.typing:
+        return TYPING
     return tuple(
         key for key in KEYMAP if now.scope in key.scopes and key.applies(now) and not (key.changes and now.read_only)
     )

@@ -204,7 +204,10 @@ async def test_a_filter_narrows_and_escape_widens() -> None:
         table = app.screen.query_one(JobsTable)
         await pilot.press("/", *"serve")
         await until(pilot, lambda: table.row_count == 3)
+        await until_shown(pilot, "⏎ take it")
+        assert not any("restart" in row for row in shown(app)[-1:])
         await pilot.press("enter", "j")
+        await until_shown(pilot, "⏎ details")
         assert table.selected is not None
         await until_shown(pilot, "Jobs 3 of 17")
         await pilot.press("escape")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from uuid import uuid4
 
 from textual.screen import Screen
+from textual.widgets import Input
 
 from console.controls import ControlError, Controls, JobAction
 from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
+from console.tui.widgets.bars import KeyBar
 from console.view import Snapshot, Tone
 from console.view.jobs import JobRow
 from console.view.text import clean
@@ -67,7 +69,18 @@ class DeckScreen(Screen[None]):
             down=snapshot.link.state in ("refused", "lost"),
             new_key=bool(snapshot.link.host_key),
             read_only=self.deck.read_only,
+            typing=isinstance(self.focused, Input),
         )
+
+    def on_descendant_focus(self) -> None:
+        """Other keys apply while a text is entered."""
+        for bar in self.query(KeyBar):
+            bar.show(self.situation())
+
+    async def action_submit(self) -> None:
+        """Take the text that is being entered."""
+        if isinstance(self.focused, Input):
+            await self.focused.action_submit()
 
     def paint(self) -> None:
         """Draw the newest snapshot."""

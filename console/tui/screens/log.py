@@ -254,7 +254,7 @@ class LogScreen(Moving, DeckScreen):
 
     def action_search(self) -> None:
         self._input.add_class("-open")
-        self._input.focus()
+        self.set_focus(self._input)  # at once: the next keys may be here already
 
     @on(Input.Submitted, "#search")
     def _submitted(self, event: Input.Submitted) -> None:
