@@ -13,7 +13,6 @@ import logging
 import os
 import pwd
 import re
-import signal
 import stat
 import subprocess
 import threading
@@ -28,7 +27,6 @@ from pipeline.protocol import JobSpec
 
 MASKED: Final = "***"
 LOGIN_WAIT_S: Final = 10.0
-LOGIN_GRACE_S: Final = 2.0
 LOGIN_RETRY_S: Final = 60.0
 
 _SESSION: Final = ("HOME", "USER", "LOGNAME", "SHELL")
@@ -101,52 +99,60 @@ def first_process_environment() -> dict[str, str] | None:
 
 
 class LoginShell:
-    """What the user's login shell sets: read once; a shell that did not answer is asked again a minute later."""
+    """What the user's login shell sets: read once; a shell that told nothing is asked again a minute later.
+
+    A slow shell is not killed, only no longer waited for: what its profile starts may hold locks that would be left.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: Mapping[str, str] | None = None
-        self._ask_again = 0.0
+        self._asking: threading.Thread | None = None
+        self._asked_at = float("-inf")
 
     def environment(self) -> Mapping[str, str]:
-        """The variables, none if the shell does not answer. The first call may take seconds."""
+        """The variables, none as long as the shell does not answer. The first call may take seconds."""
         with self._lock:
-            if self._known is None and time.monotonic() >= self._ask_again:
-                self._known = _ask_login_shell()
-                self._ask_again = time.monotonic() + LOGIN_RETRY_S
-            return self._known or {}
+            if self._asking is None or (not self._asking.is_alive() and self._known is None and self._may_ask_again()):
+                self._asked_at = time.monotonic()
+                self._asking = threading.Thread(target=self._ask, name="login-shell", daemon=True)
+                self._asking.start()
+            asking, left = self._asking, self._asked_at + LOGIN_WAIT_S - time.monotonic()
+        asking.join(max(0.0, left))
+        if asking.is_alive():
+            _say_once(f"the login shell {_shell()} does not tell its environment within {LOGIN_WAIT_S:.0f} s")
+        return self._known or {}
+
+    def _may_ask_again(self) -> bool:
+        return time.monotonic() >= self._asked_at + LOGIN_RETRY_S
+
+    def _ask(self) -> None:
+        self._known = _ask_login_shell()
+
+
+def _shell() -> str:
+    return os.environ.get("SHELL") or _password_entry().pw_shell or "/bin/sh"
 
 
 def _ask_login_shell() -> Mapping[str, str] | None:
-    shell = os.environ.get("SHELL") or _password_entry().pw_shell or "/bin/sh"
+    shell = _shell()
     argv = [shell, "-l", "-c", f"echo {_MARK}; exec env -0"]
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
         )
     except OSError as error:
         _say_once(f"the login shell {shell} does not start: {error.strerror}")
         return None
-    try:
-        output, _ = process.communicate(timeout=LOGIN_WAIT_S)
-    except subprocess.TimeoutExpired:
-        _say_once(f"the login shell {shell} does not tell its environment within {LOGIN_WAIT_S:.0f} s")
-        _end_group(process)
+    if done.returncode != 0:
+        _say_once(f"the login shell {shell} does not tell its environment: exit code {done.returncode}")
         return None
-    if process.returncode != 0:
-        _say_once(f"the login shell {shell} does not tell its environment: exit code {process.returncode}")
-        return None
-    return parse_environment(output.rpartition(f"{_MARK}\n".encode())[2])
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """TERM first: what a profile starts may hold locks that only its own clean-up removes."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=LOGIN_GRACE_S)
-            return
+    return parse_environment(done.stdout.rpartition(f"{_MARK}\n".encode())[2])
 
 
 LOGIN: Final = LoginShell()

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -154,12 +155,21 @@ def test_a_login_shell_that_does_not_answer_is_done_without(
     assert base_environment({})["LEFT"] == "over"
 
 
-def test_a_login_shell_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".profile").write_text("sleep 60 & wait\n")
+def test_a_login_shell_that_is_slow_is_not_waited_for_and_heard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    (tmp_path / ".profile").write_text(f"while [ ! -e {go} ]; do sleep 0.05; done; export LATE=told\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setattr(environment, "LOGIN_WAIT_S", 0.2)
-    assert LoginShell().environment() == {}
+    shell = LoginShell()
+    assert shell.environment() == {}
+    go.touch()
+    deadline = time.monotonic() + 20
+    while shell.environment().get("LATE") != "told":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @given(st.dictionaries(st.text("ABC_", min_size=1), st.text(st.characters(exclude_characters="\0"))))

@@ -16,7 +16,7 @@ DRAFTDECK = Path(sys.executable).with_name("draftdeck")
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    """SmolLM2-135M-Instruct as a Hugging Face folder, in the cache that the demo uses too; unpacked by one at a time."""
+    """SmolLM2-135M-Instruct as a Hugging Face folder, in the cache that the demo uses too; made once."""
     place = demo.folders(None).model
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / ".lock").open("w") as lock:
