@@ -12,12 +12,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from console import host as hosts
-from console.client import AgentClient
 from console.config import load
-from console.link.reconnect import Link
-from console.session import Session
 from console.tui.app import Deck
+from console.watching import Host, open_link, session_on
 
 CELL = 12.2
 """Width of a character in the SVG that Textual writes."""
@@ -29,17 +26,11 @@ WORD = re.compile(r"[\u2800-\u28ff\u2580-\u259f]|[^\s\xa0\u2800-\u28ff\u2580-\u2
 async def take(config_path: Path, size: tuple[int, int], seconds: float) -> str:
     """Watch the run for ``seconds``, so that the plot has something to show; the screen as SVG."""
     config = load(config_path)
-    async with hosts.connected(config) as link:
-        place = await hosts.found(link, config)
-
-        async def client(live: Link) -> AgentClient:
-            return AgentClient(live, place.bridge)
-
-        session = Session(link, client, run=config.run.name, host_label=config.host.address, by=hosts.operator())
-        app = Deck(session)
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause(seconds)
-            return on_cells(app.export_screenshot())
+    session = session_on(config, lambda: open_link(config, Host(config_path)), read_only=False)
+    app = Deck(session)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause(seconds)
+        return on_cells(app.export_screenshot())
 
 
 def on_cells(svg: str) -> str:
