@@ -214,11 +214,15 @@ class Rig:
                 send(process, signal.SIGKILL)
                 await until(partial(_dead, process))
         # Whatever a test left behind carries its work directory in its environment or command line.
-        while pids := survivors(self.workdir):
+        # One that was being born at a look is seen by one of the next.
+        quiet = 0
+        while quiet < 5:
+            pids = survivors(self.workdir)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.01)
+            quiet = 0 if pids else quiet + 1
+            await asyncio.sleep(0.02)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 
