@@ -12,8 +12,8 @@ from textual.widgets import Input
 from console.controls import ControlError, Controls, JobAction
 from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
-from console.tui.widgets.bars import KeyBar
-from console.view import Snapshot, Tone
+from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
+from console.view import Snapshot, Tone, attention
 from console.view.jobs import JobRow
 from console.view.text import clean
 from pipeline.protocol import ActionReply
@@ -87,8 +87,11 @@ class DeckScreen(Screen[None]):
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Draw what changes with time alone; called once a second."""
-        raise NotImplementedError
+        """Draw what changes with time alone; called once a second. Here: the lines that every screen has."""
+        snapshot, now = self.snapshot, self.deck.now()
+        self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
+        self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
+        self.query_one("#keys", KeyBar).show(self.situation())
 
     def say(self, tone: Tone, text: str) -> None:
         """Show what was just done, or why it was not."""

@@ -19,7 +19,7 @@ from console.tui.screens.base import DeckScreen
 from console.tui.screens.moving import Moving
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.tui.widgets.pane import Piece, hanging, joined, line, lines
-from console.view import Tone, attention
+from console.view import Tone
 from console.view import format as fmt
 from console.view.jobs import JobRow
 from console.view.plot import blocks, resample
@@ -84,10 +84,8 @@ class JobScreen(Moving, DeckScreen):
         self.tick()
 
     def tick(self) -> None:
+        super().tick()
         snapshot, now = self.snapshot, self.deck.now()
-        self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
-        self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
-        self.query_one("#keys", KeyBar).show(self.situation())
         self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
 
     def on_resize(self) -> None:

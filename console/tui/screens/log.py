@@ -20,7 +20,7 @@ from console.tui.screens.moving import Moving
 from console.tui.widgets.bars import AttentionBar, Bar, KeyBar, StatusBar
 from console.tui.widgets.logview import LogView
 from console.tui.widgets.pane import Piece, fit, line
-from console.view import Tone, attention
+from console.view import Tone
 from console.view import format as fmt
 from console.view.jobs import JobRow
 from console.view.logbuffer import LogBuffer
@@ -86,10 +86,7 @@ class LogScreen(Moving, DeckScreen):
         self.tick()
 
     def tick(self) -> None:
-        snapshot, now = self.snapshot, self.deck.now()
-        self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
-        self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
-        self.query_one("#keys", KeyBar).show(self.situation())
+        super().tick()
         self.query_one("#header", Bar).say(fit(self._header(), max(10, self.size.width - 2)))
 
     def _header(self) -> Content:

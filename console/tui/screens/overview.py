@@ -24,7 +24,7 @@ from console.tui.widgets.inference import InferencePane
 from console.tui.widgets.jobs import JobsTable
 from console.tui.widgets.pane import Pane
 from console.tui.widgets.server import ServerPane
-from console.view import Tone, attention
+from console.view import Tone
 from console.view.jobs import JobRow
 from pipeline.protocol import JobState
 
@@ -106,11 +106,9 @@ class OverviewScreen(DeckScreen):
         self.tick()
 
     def tick(self) -> None:
+        super().tick()
         snapshot, now = self.snapshot, self.deck.now()
-        self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
         self.query_one("#header", HeaderBar).show(snapshot, now, read_only=self.deck.read_only)
-        self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
-        self.query_one("#keys", KeyBar).show(self.situation())
         self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
 
     def _passes(self, row: JobRow) -> bool:
