@@ -11,14 +11,14 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from console.link.connect import Endpoint
+from tests.waiting import free_port, wait_until
 
 _CONFIG = """\
 Port {port}
@@ -35,20 +35,6 @@ Subsystem sftp internal-sftp
 # Whoever runs the tests may have start-up files in the real one.
 SetEnv HOME={folder}/home
 """
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Poll until ``condition`` holds; fail with ``what`` was waited for."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
-        time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_key(path: Path, kind: str = "ed25519") -> None:

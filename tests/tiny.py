@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parent.parent
 WORDS = ("<unk>", "<s>", "</s>", *(f"w{number}" for number in range(29)), *(str(number) for number in range(64)))
@@ -58,20 +58,6 @@ def make_target(folder: Path, *, layers: int = 2, positions: int = 256) -> Path:
     return folder
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
-    """Poll until the condition holds; fails by name after ``within_s``."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:.0f} s"
-        time.sleep(0.02)
-
-
 @dataclass
 class Process:
     """A running server: where it listens, where its output goes."""
@@ -92,7 +78,7 @@ class Process:
             return False
 
     def wait_healthy(self) -> None:
-        wait_for(self.healthy, f"{self.url}/health")
+        wait_until(self.healthy, f"{self.url}/health", timeout_s=60)
 
 
 @contextmanager

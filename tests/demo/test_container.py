@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.agent import identity
 from pipeline.demo import container
-from tests.sshd import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

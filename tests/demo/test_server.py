@@ -18,7 +18,8 @@ import torch
 import transformers
 
 from pipeline.serve.metrics import parse
-from tests.tiny import END, ROOT, VOCABULARY, Process, make_target, reference_server, wait_for
+from tests.tiny import END, ROOT, VOCABULARY, Process, make_target, reference_server
+from tests.waiting import wait_until
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 20}
 
@@ -153,12 +154,12 @@ def test_abort_flush_and_a_caller_that_goes_away(tiny_target: Path, tmp_path: Pa
             text = httpx.get(f"{running.url}/metrics", trust_env=False).text
             return float(next(line for line in text.splitlines() if line.startswith(f"sglang:{name}{{")).split()[-1])
 
-        wait_for(lambda: figure("num_aborted_requests_total") == 1, "the abandoned request is dropped")
-        wait_for(lambda: figure("num_running_reqs") == 0, "its slot is free")
+        wait_until(lambda: figure("num_aborted_requests_total") == 1, "the abandoned request is dropped", timeout_s=60)
+        wait_until(lambda: figure("num_running_reqs") == 0, "its slot is free", timeout_s=60)
 
         with ThreadPoolExecutor(1) as pool:
             asking = pool.submit(ask, running, {**long, "rid": "x"})
-            wait_for(lambda: figure("num_running_reqs") == 1, "the request is running")
+            wait_until(lambda: figure("num_running_reqs") == 1, "the request is running", timeout_s=60)
             post = partial(httpx.post, trust_env=False)
             assert post(f"{running.url}/flush_cache").status_code == 400
             assert post(f"{running.url}/abort_request", json={}).status_code == 400

@@ -11,7 +11,7 @@ from pipeline.agent import locks, paths
 from pipeline.demo import container
 from tests.e2e.answers import check_run
 from tests.e2e.conftest import DRAFTDECK
-from tests.sshd import wait_until
+from tests.waiting import wait_until
 
 SIZE = 2
 

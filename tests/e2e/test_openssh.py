@@ -24,7 +24,8 @@ from console.view import Snapshot
 from pipeline.agent import identity
 from pipeline.protocol import JobState
 from tests.e2e.answers import answered, check_run
-from tests.sshd import OpenSshServer, free_port, openssh_server
+from tests.sshd import OpenSshServer, openssh_server
+from tests.waiting import free_port
 
 __all__ = ["openssh_server"]
 

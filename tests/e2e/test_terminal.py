@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import DRAFTDECK
-from tests.sshd import wait_until
+from tests.waiting import wait_until
 
 
 class Terminal:

@@ -27,7 +27,8 @@ from tests.generate.run import (
     start,
     write_prompts,
 )
-from tests.tiny import Process, free_port, server, wait_for
+from tests.tiny import Process, server
+from tests.waiting import free_port, wait_until
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_sigkill_at_random_moments_answers_each_exactly_once(tmp_path: Path) -> 
             # The first kill may come before anything was written, the others somewhere in the run.
             wanted = before + draw.randrange(0 if kill == 0 else 1, 60)
             with start(argv, progress) as process:
-                wait_for(lambda wanted=wanted: count_lines(out) >= wanted, "answers")  # type: ignore[misc]
+                wait_until(lambda wanted=wanted: count_lines(out) >= wanted, "answers", timeout_s=60)  # type: ignore[misc]
                 process.send_signal(signal.SIGKILL)
                 assert process.wait() == -signal.SIGKILL
             with (out / "B1.jsonl").open("ab") as file:
@@ -210,7 +211,7 @@ def test_sigterm_keeps_what_was_answered(tmp_path: Path) -> None:
         running.wait_healthy()
         argv = command(running.url, out, folder)
         with start(argv, progress) as process:
-            wait_for(lambda: count_lines(out) > 20, "answers")
+            wait_until(lambda: count_lines(out) > 20, "answers", timeout_s=60)
             process.send_signal(signal.SIGTERM)
             output = process.communicate(timeout=20)[0]
         assert process.returncode == 143
@@ -235,14 +236,14 @@ def test_two_runners_on_one_output(tmp_path: Path) -> None:
         running.wait_healthy()
         argv = command(running.url, out, folder)
         with start(argv, tmp_path / "progress") as first:
-            wait_for(lambda: (out / "settings.json").exists(), "the first has begun")
+            wait_until(lambda: (out / "settings.json").exists(), "the first has begun", timeout_s=60)
             code, output = finish(argv, tmp_path / "second")
             assert code == 4
             assert f"another run of generate (pid {first.pid})" in output
             first.kill()
         # A killed holder leaves no lock behind.
         with start(argv, tmp_path / "third") as third:
-            wait_for(lambda: count_lines(out) > 0, "the third writes")
+            wait_until(lambda: count_lines(out) > 0, "the third writes", timeout_s=60)
             third.kill()
 
 
@@ -256,12 +257,12 @@ def test_a_server_that_goes_away_pauses_the_run(tmp_path: Path) -> None:
         return progress.exists() and any(text in line.note for line in reported(progress)[0])
 
     with start(argv, progress) as process:
-        wait_for(lambda: noted("server not there yet"), "it says that it waits")
+        wait_until(lambda: noted("server not there yet"), "it says that it waits", timeout_s=60)
         for _ in range(2):
             with server("tests.generate.stub", tmp_path / "log", "--latency", "0.1", port=port):
                 before = count_lines(out)
-                wait_for(lambda before=before: count_lines(out) > before + 20, "answers")  # type: ignore[misc]
-            wait_for(lambda: noted("server gone for"), "it says that the server is gone")
+                wait_until(lambda before=before: count_lines(out) > before + 20, "answers", timeout_s=60)  # type: ignore[misc]
+            wait_until(lambda: noted("server gone for"), "it says that the server is gone", timeout_s=60)
         with server("tests.generate.stub", tmp_path / "log", port=port):
             output = process.communicate(timeout=60)[0]
     assert process.returncode == 0, output
@@ -280,11 +281,12 @@ def test_a_server_that_dies_under_its_first_requests_is_no_progress(tmp_path: Pa
         for losses in (1, 2):
             with server("tests.generate.stub", tmp_path / "log", "--latency", "600", port=port) as running:
                 running.wait_healthy()
-                wait_for(
+                wait_until(
                     lambda: len(httpx.get(f"{running.url}/seen", trust_env=False).json()["bodies"]) == 3,
                     "all are asked",
+                    timeout_s=60,
                 )
-            wait_for(lambda: f"server lost {losses} times" in reported(progress)[0][-1].note, "it is seen")  # noqa: B023
+            wait_until(lambda: f"server lost {losses} times" in reported(progress)[0][-1].note, "it is seen", 60)  # noqa: B023
         lines, _ = reported(progress)
         process.kill()
     assert "3 prompts to be asked again: B1/" in lines[-1].note
@@ -297,9 +299,10 @@ def test_the_ids_it_waits_for_are_named(fresh_stub: Process, tmp_path: Path) -> 
     folder = write_prompts(tmp_path / "B1", "B1", [*rows(10), ("slow", [stub.HANG, 1])])
     progress = tmp_path / "progress"
     with start(command(fresh_stub.url, tmp_path / "out", folder), progress) as process:
-        wait_for(
+        wait_until(
             lambda: progress.exists() and any("waits for B1/slow/" in line.note for line in reported(progress)[0]),
             "the id is named",
+            timeout_s=60,
         )
         process.kill()
 

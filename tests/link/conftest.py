@@ -18,7 +18,8 @@ from console.link.connect import Endpoint
 from pipeline.agent import identity, paths
 from pipeline.demo import container
 from tests.link.relay import Relay
-from tests.sshd import OpenSshServer, make_key, openssh_server, wait_until
+from tests.sshd import OpenSshServer, make_key, openssh_server
+from tests.waiting import wait_until
 
 __all__ = ["openssh_server"]
 

@@ -18,7 +18,8 @@ from console.link.errors import LinkDown, LinkRefused, last_line, one_line
 from console.link.reconnect import LARGE, LONGEST_DELAY_S, Link, LinkStatus, delay
 from tests.link.conftest import Server, through
 from tests.link.relay import Relay
-from tests.sshd import OpenSshServer, free_port, make_key
+from tests.sshd import OpenSshServer, make_key
+from tests.waiting import free_port
 
 
 async def reach(link: Link, state: str, timeout_s: float = 20.0) -> LinkStatus:

@@ -15,7 +15,8 @@ import pytest
 from pipeline import outputs, tokens
 from pipeline.files import file_hash
 from pipeline.prep import __main__ as command
-from tests.prep.small import run_prep, wait_until, write_lines
+from tests.prep.small import run_prep, write_lines
+from tests.waiting import wait_until
 
 
 def chat(number: int, user: str = "user", assistant: str = "assistant") -> dict[str, Any]:
@@ -233,7 +234,7 @@ def test_killed_and_started_again_gives_the_same_bytes(
     for share, number in ((0.0, signal.SIGTERM), (0.4, signal.SIGKILL)):
         enough = share * whole
         process = start(target, source, out)
-        wait_until(lambda: part.exists() and part.stat().st_size > enough, 60, "the records grow")  # noqa: B023
+        wait_until(lambda: part.exists() and part.stat().st_size > enough, "the records grow", 60)  # noqa: B023
         process.send_signal(number)
         assert process.wait(30) != 0
         assert not (out / "records.jsonl").exists() and not (out / "manifest.json").exists()

@@ -21,7 +21,8 @@ from starlette.routing import Route
 from pipeline.agent.server_probe import ServerProbe
 from pipeline.protocol import Readiness
 from pipeline.serve import ladder
-from tests.tiny import Process, free_port, reference_server
+from tests.tiny import Process, reference_server
+from tests.waiting import free_port
 
 
 @pytest.fixture
