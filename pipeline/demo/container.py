@@ -24,7 +24,7 @@ from pipeline.agent import identity
 from pipeline.demo import sshserver
 from pipeline.files import write_atomically
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 45.0  # a busy machine starts Python slowly
 _PAUSE_S = 0.05
 
 
