@@ -134,8 +134,9 @@ class Link:
             process = await _start(ssh, argv)
             try:
                 async with asyncio.timeout(timeout_s):
-                    process.stdin.write(data)
-                    process.stdin.write_eof()
+                    with contextlib.suppress(BrokenPipeError):  # a command may end before it has read its input
+                        process.stdin.write(data)
+                        process.stdin.write_eof()
                     stdout, stderr = await process.communicate()
                     await process.wait_closed()
             except TimeoutError:

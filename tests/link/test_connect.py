@@ -7,12 +7,15 @@ import dataclasses
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import asyncssh
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.link import reconnect
 from console.link.connect import Endpoint, open_connection
 from console.link.errors import LinkDown, LinkRefused, last_line, one_line
 from console.link.reconnect import LARGE, LONGEST_DELAY_S, Link, LinkStatus, delay
@@ -42,6 +45,24 @@ async def test_run_gives_output_code_and_signal(server: Server) -> None:
         assert done.stderr == b"a 'quoted' $word\nand a line\n"
         killed = await link.run(["sh", "-c", "kill -9 $$"])
         assert killed.code in (-9, 128 + 9)  # the second where the login shell stayed in between
+
+
+async def test_a_command_may_end_before_it_gets_its_input(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = reconnect._start
+
+    async def start_and_see_it_end(
+        ssh: asyncssh.SSHClientConnection, argv: Sequence[str]
+    ) -> asyncssh.SSHClientProcess[bytes]:
+        process = await start(ssh, argv)
+        await process.wait_closed()
+        return process
+
+    monkeypatch.setattr(reconnect, "_start", start_and_see_it_end)
+    async with Link(server.endpoint) as link:
+        await link.connected(20)
+        for data in (b"", b"not read"):
+            done = await link.run(["sh", "-c", "echo over; exit 3"], data)
+            assert (done.code, done.stdout) == (3, b"over\n")
 
 
 async def test_a_large_input_arrives_whole(server: Server) -> None:
