@@ -1,20 +1,24 @@
-# make demo    the whole pipeline on a small real model, in the console
-# make test    every test
-# make check   lint, types, import contracts
-# make bench   the figures the README quotes
+# make demo       the whole pipeline on a small real model, in the console
+# make test       the tests; under 12 minutes on two cores
+# make test-long  the tests that take minutes each: long cuts, long random walks
+# make check      lint, types, import contracts
+# make bench      the figures the README quotes
 # Each makes .venv from requirements.lock first if it is missing or out of date.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check bench lock system-packages clean
+.PHONY: demo test test-long check bench lock system-packages clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftdeck demo
 
 test: $(INSTALLED) system-packages
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(INSTALLED) system-packages
+	$(BIN)/python -m pytest -m long
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
