@@ -90,17 +90,20 @@ def claimed(folder: Path) -> bool:
 
 
 def find_shim(folder: Path) -> Process | None:
-    """The living process that was started as the shim of this attempt, by its command line."""
+    """The living shim of this attempt: it was started for it, by its command line, or works in its folder."""
     wanted = os.fsencode(folder)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             argv = (entry / "cmdline").read_bytes().split(b"\0")
+            if not any(part.endswith(b"/shim.py") for part in argv):
+                continue
+            place = os.fsencode((entry / "cwd").readlink())
             start = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[19])
         except OSError:
             continue
-        if wanted in argv and any(part.endswith(b"/shim.py") for part in argv):
+        if wanted in (*argv, place):
             return Process(int(entry.name), start)
     return None
 

@@ -23,6 +23,7 @@ from pipeline.protocol import JobSpec
 POLL_S: Final = 0.02
 CLAIM_PATIENCE_S: Final = 2.0
 CUT_OFF: Final = "the agent ended before the job was started"
+SHIM: Final = (sys.executable, "-I", "-S", str(Path(__file__).with_name("shim.py")))
 
 
 @dataclass
@@ -104,12 +105,11 @@ def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, 
 
 def spawn(run: Run, secrets: Mapping[str, str]) -> int:
     """Start the shim in a session of its own; a handle that tells what became of the start."""
-    script = Path(__file__).with_name("shim.py")
     read, write = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", str(script), str(run.folder)],
+            [*SHIM, str(run.folder)],
             dict(secrets),
             setsid=True,
             setsigmask=(),

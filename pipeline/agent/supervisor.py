@@ -22,8 +22,9 @@ from pipeline.agent.board import Board, Job
 from pipeline.agent.environment import job_environment
 from pipeline.agent.identity import boot_id, container_id, identify
 from pipeline.agent.records import Started
-from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare, spawn
+from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare
 from pipeline.agent.senses import Senses
+from pipeline.agent.spare import Spare
 from pipeline.agent.store import Figures, Store
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
@@ -46,6 +47,7 @@ class Supervisor:
         self.board = Board(Store(journal), boot_id())
         self.figures = Figures(journal)
         self.senses = Senses(workdir)
+        self.spare = Spare(workdir)
         me = identify(os.getpid())
         assert me is not None
         self.me = me
@@ -71,6 +73,7 @@ class Supervisor:
                 self.board.set(job, JobState.WAITING)
             if job.run is None and job.removed:
                 self.board.drop(job)
+        self.spare.prepare()
         self._task(watching.warm_up())
         self._task(watching.recall(self.board, self.senses, self._run_of))
         self._task(watching.watch(self.board, self.senses, self.figures, self.wake))
@@ -82,6 +85,7 @@ class Supervisor:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.spare.close()
         self.senses.close()
         self.figures.close()
         self.board.store.close()
@@ -177,7 +181,7 @@ class Supervisor:
     async def _drive_new(self, job: Job, run: Run) -> None:
         try:
             secrets = await asyncio.to_thread(self._prepare, job, run)
-            handle = None if run.stop_by else spawn(run, secrets)
+            handle = None if run.stop_by else await self.spare.start(run, secrets)
         except Exception as error:
             # Whatever it is (a missing secret, a full disk, no processes left): nothing was started.
             log.warning("attempt %d of %s cannot be started: %s", run.number, run.job, error)
