@@ -66,6 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         action = command(verb, text)
         action.add_argument("jobs", nargs="+", metavar="JOB")
+        if verb == "restart":
+            action.add_argument(
+                "--with-dependents",
+                action="store_true",
+                help="also every job that waits for their output and has begun",
+            )
     waive = command("waive", "let the jobs behind a failed one go on without it")
     waive.add_argument("jobs", nargs=1, metavar="JOB")
     waive.add_argument("--reason", required=True, help="why; it stands in the event log and the report")
@@ -147,6 +153,8 @@ def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
             return commands.status(host, as_json=arguments.json)
         case "report":
             return commands.report(host)
+        case "restart" if arguments.with_dependents:
+            return commands.act(host, "restart-with-dependents", arguments.jobs)
         case "start" | "stop" | "restart" | "kill":
             return commands.act(host, arguments.command, arguments.jobs)
         case "waive":

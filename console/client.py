@@ -41,7 +41,7 @@ RESOLVE_S: Final = 30.0
 LONGEST_LINE: Final = 16 << 20
 _PAUSE_S: Final = 0.3
 
-Action = Literal["start", "stop", "restart", "kill", "waive"]
+Action = Literal["start", "stop", "restart", "restart-with-dependents", "kill", "waive"]
 
 
 class AgentClient:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from console.view import Snapshot
 from pipeline.protocol import ActionReply, History, JobDetail, LogHits, LogPage
 
-JobAction = Literal["start", "stop", "restart", "kill"]
+JobAction = Literal["start", "stop", "restart", "restart-with-dependents", "kill"]
 
 
 class ControlError(Exception):

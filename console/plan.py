@@ -191,6 +191,7 @@ def _job(
             backoff_s=policy.backoff,
             backoff_max_s=policy.backoff_max,
             healthy_s=policy.healthy,
+            no_retry=policy.no_retry,
         ),
         service=readiness is not None,
         readiness=readiness,

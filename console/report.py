@@ -294,7 +294,7 @@ def _problems(snapshot: Snapshot) -> Iterable[str]:
             continue
         if row.state is JobState.QUEUED and row.diagnosis is None:
             continue
-        held = 0 if again or row.waived else dependents(row.name, snapshot.jobs)
+        held = 0 if again or row.waived else len(dependents(row.name, snapshot.jobs))
         waits = f" ({held} job{'s wait' if held > 1 else ' waits'} for it)" if held else ""
         came_back = f" again, after {row.restarts} restart{'s' if row.restarts > 1 else ''}" if again else ""
         yield f"- `{_code(row.name)}` **{row.state}**{came_back}: {_md(row.why)}{waits}"

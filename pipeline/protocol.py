@@ -74,7 +74,8 @@ class RestartPolicy:
     window_s: float = 600.0
     backoff_s: float = 1.0
     backoff_max_s: float = 60.0
-    healthy_s: float = 300.0  # after so long a run the count starts anew
+    healthy_s: float = 300.0  # after so long a run the count starts anew; a server's begins when it is ready
+    no_retry: tuple[int, ...] = (3,)  # exit codes that are final; 3 is a stage's own verdict on its input
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,10 @@ class ApplyReply:
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """Body of ``POST /v1/jobs/NAME/ACTION`` (start, stop, restart, kill, waive). ``request`` makes it idempotent."""
+    """Body of ``POST /v1/jobs/NAME/ACTION``. ``request`` makes it idempotent.
+
+    Actions: start, stop, restart, restart-with-dependents, kill, waive.
+    """
 
     by: str
     request: str  # unique per key press; a repeated one is answered again, not done again

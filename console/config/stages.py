@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from console.config.fields import Amount, Count, Duration, Positive, Range, Share, Size, Version, content, live, run
 
+ExitCode = Annotated[int, Range(1, 255)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extract:
@@ -99,7 +101,8 @@ class StagePolicy:
     window: Duration = live(600.0)
     backoff: Duration = live(1.0)
     backoff_max: Duration = live(60.0)
-    healthy: Duration = live(300.0)  # after so long a run the count starts anew
+    healthy: Duration = live(300.0)  # after so long a run the count starts anew; a server's begins when it is ready
+    no_retry: tuple[ExitCode, ...] = live((3,))  # exit codes that are final; 3: a stage's own verdict on its input
     grace: Duration = live(15.0)  # between TERM and KILL
     stall: Duration | None = live(None)  # without progress for so long
 
@@ -109,7 +112,7 @@ class Policies:
     """A stage's keys that are not given keep the values here, not those of ``StagePolicy``."""
 
     prep: StagePolicy = StagePolicy(stall=600.0)
-    serve: StagePolicy = StagePolicy(restart="always", window=7200.0, grace=60.0)
+    serve: StagePolicy = StagePolicy(restart="always", window=7200.0, grace=60.0, no_retry=(3, 4))  # 4: refused
     generate: StagePolicy = StagePolicy(limit=20, window=3600.0, grace=30.0, stall=1800.0)
     merge: StagePolicy = StagePolicy(stall=600.0)
     extract: StagePolicy = StagePolicy(grace=60.0, stall=1800.0)

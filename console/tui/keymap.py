@@ -90,6 +90,16 @@ KEYMAP: Final[tuple[Key, ...]] = (
     ),
     Key("c", "c", "retry", "connect again", "connect to the host again", JOBS, lambda now: now.down),
     Key("r", "r", "restart", "restart", "restart the selected job; asks if it runs well", JOBS, _restartable, True),
+    Key(
+        "ctrl+r",
+        "ctrl+r",
+        "restart_with_dependents",
+        "",
+        "restart the selected job and every job behind it; asks",
+        JOBS,
+        _restartable,
+        True,
+    ),
     Key("R", "R", "restart_crashed", "all crashed", "restart every job that crashed", JOBS, _crashed, True),
     Key("s", "s", "start", "start", "start the selected job", JOBS, _startable, True),
     Key(

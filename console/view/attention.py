@@ -78,23 +78,23 @@ def _link(snapshot: Snapshot, now: float) -> Attention | None:
     return None
 
 
-def dependents(job: str, jobs: Sequence[JobRow]) -> int:
-    """How many jobs wait for ``job``, directly or through others."""
+def dependents(job: str, jobs: Sequence[JobRow]) -> tuple[str, ...]:
+    """The jobs behind ``job``: those that wait for it, directly or through others."""
     blocked = {job}
     grown = True
     while grown:
         more = {row.name for row in jobs if row.name not in blocked and blocked.intersection(row.needs)}
         blocked |= more
         grown = bool(more)
-    return len(blocked) - 1
+    return tuple(row.name for row in jobs if row.name in blocked and row.name != job)
 
 
 def _worst(rows: Sequence[JobRow], jobs: Sequence[JobRow]) -> JobRow:
-    return max(rows, key=lambda row: dependents(row.name, jobs))
+    return max(rows, key=lambda row: len(dependents(row.name, jobs)))
 
 
 def _about(row: JobRow, jobs: Sequence[JobRow]) -> str:
-    held = dependents(row.name, jobs)
+    held = len(dependents(row.name, jobs))
     waits = f" · {held} job{'s' if held > 1 else ''} wait{'' if held > 1 else 's'} for it" if held else ""
     summary = row.diagnosis.summary if row.diagnosis and not row.why else row.why
     return f"{row.name} {row.state}{': ' if summary else ''}{clean(summary, 200)}{waits}"

@@ -1,4 +1,4 @@
-"""What an operator can ask for: start, stop, restart, kill, waive. A repeated request is answered, not done again."""
+"""What an operator can ask for. A repeated request is answered, not done again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from pipeline.agent.board import Board, Job
-from pipeline.agent.policy import FAILED_NEED
+from pipeline.agent.policy import FAILED_NEED, dependents
 from pipeline.protocol import CRASHED, ActionReply, ActionRequest, JobState
 
-Action = Literal["start", "stop", "restart", "kill", "waive"]
+Action = Literal["start", "stop", "restart", "restart-with-dependents", "kill", "waive"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
-PENDING: Final = frozenset({JobState.WAITING, JobState.QUEUED, JobState.BACKOFF})
+UNSTARTED: Final = frozenset({JobState.WAITING, JobState.QUEUED})
+PENDING: Final = UNSTARTED | {JobState.BACKOFF}
 
 Effect = Callable[[], None]
 """What is done to processes once the decision is in the journal."""
@@ -21,7 +22,10 @@ Effect = Callable[[], None]
 
 def act(board: Board, job: Job, action: Action, request: ActionRequest) -> ActionReply:
     """Carry out a request on one job, or give the answer it was given before."""
-    deeds = {"start": _start, "stop": _stop, "restart": _restart, "kill": _kill, "waive": _waive}
+    deeds = {
+        "start": _start, "stop": _stop, "restart": _restart, "restart-with-dependents": _restart_all,
+        "kill": _kill, "waive": _waive,
+    }  # fmt: skip
     return once(board, request, f"{action} {job.spec.name}", [job], lambda: deeds[action](board, job, request))
 
 
@@ -75,7 +79,7 @@ def _start(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply,
             board.set(job, JobState.STOPPING, f"starts again when it has ended, as {request.by} asked", by=request.by)
             return ActionReply(True, f"{name} starts when what is being stopped has ended"), []
         return ActionReply(True, f"{name} is {job.status.state} already"), []
-    if job.status.state in (JobState.WAITING, JobState.QUEUED) and job.wanted == "run":
+    if job.status.state in UNSTARTED and job.wanted == "run":
         return ActionReply(True, f"{name} {job.status.reason or 'is about to start'}"), []
     _anew(board, job, request.by)
     return ActionReply(True, f"starting {name}"), []
@@ -89,6 +93,20 @@ def _restart(board: Board, job: Job, request: ActionRequest) -> tuple[ActionRepl
     run.stop_by, run.again = request.by, True
     board.set(job, JobState.STOPPING, f"being restarted, as {request.by} asked", by=request.by, restarts=0)
     return ActionReply(True, f"restarting {job.spec.name}"), [run.end]
+
+
+def _restart_all(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply, list[Effect]]:
+    """Restart a job and every job behind it; what somebody has stopped stays stopped."""
+    reply, effects = _restart(board, job, request)
+    if not reply.done:
+        return reply, effects
+    behind = [board.jobs[name] for name in dependents(job.spec.name, board.specs())]
+    begun = [other for other in behind if other.wanted == "run" and (other.run or other.status.state not in UNSTARTED)]
+    for other in begun:
+        effects += _restart(board, other, request)[1]
+        board.save(other)
+    names = ", ".join(other.spec.name for other in begun)
+    return ActionReply(True, f"{reply.text}, and behind it {names}" if names else reply.text), effects
 
 
 def _stop(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply, list[Effect]]:

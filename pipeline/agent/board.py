@@ -70,6 +70,7 @@ class Board:
         if record is not None:
             run.stop_by, run.again, run.condemned = record.stop_by, record.again, record.condemned
             run.kill = record.kill
+            run.ready_at = record.ready_at if record.boot == self.boot else None
 
     def _load(self) -> None:
         specs = {spec.name: spec for spec in self.plan.jobs} if self.plan is not None else {}
@@ -128,7 +129,10 @@ class Board:
         run = job.run
         record = JobRecord(job.status, job.wanted, job.restarts, self.boot, job.need)
         if run is not None:
-            record = replace(record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned)
+            record = replace(
+                record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned,
+                ready_at=run.ready_at,
+            )  # fmt: skip
         self.store.set_job(job.spec.name, record)
 
     def save_attempt(self, run: Run, attempt: Attempt, *, ended: bool) -> None:

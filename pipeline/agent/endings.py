@@ -105,7 +105,7 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
     if run.stop_by or run.condemned or job.wanted != "run" or job.removed:
         return None
     now = time.monotonic()
-    ran_s = max(0.0, record.tree_empty[1] - run.began) if run.began is not None else 0.0
+    ran_s = _ran_well_s(job, run, record)
     chance = random.random()  # noqa: S311 - spreads restarts, guards nothing
     found = policy.after_end(
         job.spec.restart, job.status.state, record.exit_code, job.restarts, ran_s, now, chance
@@ -113,6 +113,8 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
     if isinstance(found, policy.Stay):
         if found.gave_up:
             board.set(job, JobState.FAILED, f"{found.gave_up}; last: {job.status.reason}")
+        elif found.final:
+            board.set(job, job.status.state, f"{job.status.reason}; {found.final}")
         return None
     job.restarts, job.due = found.restarts, now + found.delay_s
     when = f"in {found.delay_s:.0f} s" if found.delay_s >= 1 else "now"
@@ -120,3 +122,9 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
     words = f"{job.status.reason or job.status.state}; starts again {when} ({count})"
     board.set(job, JobState.BACKOFF, words, restarts=job.status.restarts + 1)
     return found.delay_s
+
+
+def _ran_well_s(job: Job, run: Run, record: Exit) -> float:
+    """Seconds that count as healthy. A server's begin when it answers: a load that takes long proves nothing."""
+    since = run.began if job.spec.readiness is None else run.ready_at
+    return 0.0 if since is None else max(0.0, record.tree_empty[1] - since)

@@ -11,9 +11,6 @@ from typing import Final
 
 from pipeline.protocol import JobSpec, JobState, JobStatus, RestartPolicy
 
-FINAL_EXIT_CODES: Final = frozenset({3})
-"""A stage's own verdict on its input (nothing to keep, bad input): running it again cannot change it."""
-
 JITTER: Final = 0.25
 FAILED_NEED: Final = {
     JobState.FAILED: "which failed",
@@ -33,9 +30,10 @@ class Again:
 
 @dataclass(frozen=True)
 class Stay:
-    """Leave the job as it ended. ``gave_up`` says why, when the policy would have restarted it but for its limit."""
+    """Leave the job as it ended. ``gave_up``: its restarts are used up; ``final``: its exit code is not tried again."""
 
     gave_up: str = ""
+    final: str = ""
 
 
 def after_end(
@@ -47,11 +45,17 @@ def after_end(
     now: float,
     chance: float,
 ) -> Again | Stay:
-    """What follows the end of an attempt nobody asked to end. ``chance`` in 0..1 spreads the delay."""
+    """What follows the end of an attempt nobody asked to end.
+
+    ``restarts`` are the times of earlier ones, ``ran_s`` is how long the attempt ran well, ``chance`` in 0..1 spreads
+    the delay.
+    """
     if policy.when == "never" or (policy.when == "on-failure" and state is JobState.DONE):
         return Stay()
-    if state is JobState.EMPTY or (exit_code in FINAL_EXIT_CODES and state is not JobState.DONE):
+    if state is JobState.EMPTY:
         return Stay()
+    if exit_code in policy.no_retry and state is not JobState.DONE:
+        return Stay(final=f"exit code {exit_code} is not tried again")
     counted = () if ran_s >= policy.healthy_s else tuple(at for at in restarts if now - policy.window_s < at <= now)
     if len(counted) >= policy.limit:
         return Stay(f"gave up after {len(counted)} restarts within {policy.window_s / 60:.0f} min")
@@ -64,6 +68,14 @@ def backoff(policy: RestartPolicy, restarts: int, chance: float) -> float:
         return 0.0
     doubled = policy.backoff_s * 2.0 ** min(restarts - 1, 60)
     return min(policy.backoff_max_s, doubled * (1 - JITTER + 2 * JITTER * chance))
+
+
+def dependents(job: str, specs: Mapping[str, JobSpec]) -> tuple[str, ...]:
+    """The jobs behind ``job``: those that need it, directly or through others, in the plan's order."""
+    behind = {job}
+    while more := {name for name, spec in specs.items() if behind & {need.job for need in spec.needs}} - behind:
+        behind |= more
+    return tuple(name for name in specs if name in behind and name != job)
 
 
 def unmet(spec: JobSpec, jobs: Mapping[str, JobStatus], specs: Mapping[str, JobSpec]) -> str:

@@ -42,6 +42,7 @@ class Run:
     again: bool = False  # start anew when it has ended
     condemned: str = ""  # why the agent itself ends it
     began: float | None = None  # monotonic; when its process was made, in this boot
+    ready_at: float | None = None  # monotonic; when a server first answered
     oom_counter: str = ""  # the file that counts the kernel's kills for memory where it runs
     watched: bool = False  # what looks at its process has been started
     peak: int = 0

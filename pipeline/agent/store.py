@@ -46,6 +46,7 @@ class JobRecord:
     again: bool = False  # and whether the job is to start anew then
     kill: bool = False  # and whether it is to end at once
     condemned: str = ""  # why the agent itself ends it
+    ready_at: float | None = None  # when its server first answered, monotonic of that boot
 
 
 class Store:

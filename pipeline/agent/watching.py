@@ -134,6 +134,8 @@ def judge_readiness(
     if state is JobState.STOPPING:
         return
     if sample.ready:
+        if job.run is not None and job.run.ready_at is None:
+            job.run.ready_at = time.monotonic()
         if state is not JobState.READY:
             board.set(job, JobState.READY)
     elif state is JobState.READY:

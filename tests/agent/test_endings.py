@@ -11,11 +11,12 @@ import pytest
 
 from pipeline.agent import endings
 from pipeline.agent.attempt_files import write_exit
-from pipeline.agent.board import Job
+from pipeline.agent.board import Board, Job
 from pipeline.agent.records import Exit
 from pipeline.agent.run import Ending, Run
 from pipeline.agent.senses import Senses
-from pipeline.protocol import JobSpec, JobState, JobStatus
+from pipeline.agent.store import Store
+from pipeline.protocol import JobSpec, JobState, JobStatus, Readiness, RestartPolicy
 
 
 class Scene:
@@ -116,3 +117,21 @@ def test_more_deaths_than_kills_are_probable_only(scene: Scene) -> None:
     # One that an operator had killed is no other death.
     other.stop_by = "alice"
     assert scene.death(run, 0, 5, (run, other))[0] == "oom"
+
+
+@pytest.mark.parametrize(("ready_at", "counted"), [(None, 2), (-10.0, 2), (-400.0, 1)])
+def test_a_servers_healthy_time_begins_when_it_answers(tmp_path: Path, ready_at: float | None, counted: int) -> None:
+    """A load of half an hour that ends in a crash must not make its restarts count from one again, for ever."""
+    now = time.monotonic()
+    board = Board(Store(tmp_path / "journal.db"), "boot")
+    spec = JobSpec(
+        "s", "serve", ("x",), service=True, readiness=Readiness("http://127.0.0.1:1", "m"),
+        restart=RestartPolicy(healthy_s=300.0, window_s=7200.0),
+    )  # fmt: skip
+    job = Job(spec, JobStatus("s", JobState.FAILED, "port in use", attempt=2), restarts=(now - 2000.0,))
+    run = Run("s", 2, "rel", tmp_path, began=now - 1900.0, ready_at=None if ready_at is None else now + ready_at)
+    record = Exit(1, None, (time.time(), now), (time.time(), now))
+    assert endings.follow_up(board, job, run, record) is not None
+    assert len(job.restarts) == counted
+    assert f"({counted} of 5)" in job.status.reason and job.status.state is JobState.BACKOFF
+    board.store.close()

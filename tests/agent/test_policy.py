@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.agent.policy import Again, Stay, after_end, backoff, unmet
+from pipeline.agent.policy import Again, Stay, after_end, backoff, dependents, unmet
 from pipeline.protocol import JobSpec, JobState, JobStatus, Need, RestartPolicy
 
 policies = st.builds(
@@ -16,6 +16,7 @@ policies = st.builds(
     backoff_s=st.floats(0.01, 10),
     backoff_max_s=st.floats(0.01, 100),
     healthy_s=st.floats(1, 1000),
+    no_retry=st.sampled_from([(3,), (), (1, 7)]),
 )
 ends = st.sampled_from([JobState.DONE, JobState.FAILED, JobState.LOST, JobState.EMPTY])
 
@@ -37,8 +38,10 @@ def test_a_job_is_restarted_at_most_so_often_within_the_window(
     for state, code, ran_s in attempts:
         now += ran_s
         found = after_end(policy, state, code, restarts, ran_s, now, data.draw(st.floats(0, 1)))
-        if policy.when == "never" or state is JobState.EMPTY or (code == 3 and state is not JobState.DONE):
+        if policy.when == "never" or state is JobState.EMPTY:
             assert found == Stay()
+        elif code in policy.no_retry and state is not JobState.DONE:
+            assert found == Stay(final=f"exit code {code} is not tried again")
         if isinstance(found, Stay):
             if found.gave_up:
                 assert len(restarts) >= policy.limit
@@ -50,6 +53,12 @@ def test_a_job_is_restarted_at_most_so_often_within_the_window(
         restarts, now = found.restarts, now + found.delay_s
 
 
+def test_delays_double_from_the_second_restart_on_and_are_spread() -> None:
+    policy = RestartPolicy(backoff_s=2.0, backoff_max_s=60.0)
+    assert [backoff(policy, restarts, 0.5) for restarts in range(8)] == [0, 2, 4, 8, 16, 32, 60, 60]
+    assert (backoff(policy, 1, 0.0), backoff(policy, 1, 1.0)) == (1.5, 2.5)
+
+
 def test_a_job_that_is_done_stays_so_unless_it_is_always_wanted() -> None:
     assert after_end(RestartPolicy(), JobState.DONE, 0, (), 1, 1, 0.5) == Stay()
     assert after_end(RestartPolicy("always"), JobState.DONE, 0, (), 1, 1, 0.5) == Again(0.0, (1,))
@@ -58,6 +67,12 @@ def test_a_job_that_is_done_stays_so_unless_it_is_always_wanted() -> None:
 def test_restarts_of_another_boot_do_not_count() -> None:
     found = after_end(RestartPolicy(limit=2), JobState.FAILED, 1, (5000.0, 5001.0), 1, 10.0, 0.5)
     assert found == Again(0.0, (10.0,))
+
+
+def test_the_jobs_behind_one() -> None:
+    specs = {one.name: one for one in (spec("d", Need("c")), spec("a"), spec("c", Need("b")), spec("b", Need("a")))}
+    assert dependents("a", specs) == ("d", "c", "b")
+    assert dependents("c", specs) == ("d",) and dependents("d", specs) == ()
 
 
 def status(name: str, state: JobState, waived: str = "") -> JobStatus:

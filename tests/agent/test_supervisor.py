@@ -109,8 +109,50 @@ async def test_crashes_are_restarted_at_once_then_backed_off_then_given_up(agent
     assert state.jobs["a"].attempt == 4 and state.jobs["a"].exit_code == 7
     states = [event.status.state for event in state.events if event.job == "a" and event.status]
     assert states.count(S.BACKOFF) == 3
+    assert any(event.text.startswith("a failed: gave up after 3 restarts") for event in state.events)
     assert (await agent.post("/v1/restart-crashed")).done
     await agent.attempted("a", 8)
+
+
+async def test_an_exit_code_that_the_policy_names_is_final_and_said_to_be(agent: Rig) -> None:
+    policy = RestartPolicy(limit=2, backoff_s=0.01, no_retry=(7, 9))
+    await agent.apply(shell("a", "echo no; exit 9", restart=policy), shell("b", "exit 3", restart=policy))
+    status = await agent.says("a", "exit code 9 is not tried again")
+    assert (status.state, status.attempt, status.restarts) == (S.FAILED, 1, 0)
+    assert "gave up" in (await agent.says("b", "gave up")).reason
+
+
+async def test_a_restart_touches_no_other_job_unless_asked_to(agent: Rig) -> None:
+    await agent.apply(
+        shell("a", "exec sleep 100", service=True),
+        shell("b", "exec sleep 100", needs=(Need("a", "ready"),)),
+        shell("c", "exec sleep 100", needs=(Need("a", "ready"),)),
+        shell("d", "true", needs=(Need("b"),)),
+        shell("e", "exec sleep 100"),
+    )
+    before = {name: await agent.reach(name, S.READY, S.RUNNING) for name in "abce"}
+    assert (await agent.act("a", "restart")).text == "restarting a"
+    again = await agent.attempted("a", 2)
+    await agent.reach("a", S.READY)
+    for name in "bce":
+        assert await agent.status(name) == before[name]
+    assert again.restarts == 0
+
+    await agent.act("c", "stop")
+    stopped = await agent.reach("c", S.STOPPED)
+    reply = await agent.act("a", "restart-with-dependents", request="once")
+    assert (reply.done, reply.text) == (True, "restarting a, and behind it b")
+    assert await agent.act("a", "restart-with-dependents", request="once") == reply
+    await agent.attempted("a", 3)
+    await agent.attempted("b", 2)
+    await agent.reach("b", S.RUNNING)
+    assert await agent.status("c") == stopped and await agent.status("e") == before["e"]
+    assert (await agent.status("d")).attempt == 0
+    # The job behind starts only when the one before is ready again.
+    begun = [
+        (event.job, event.status.state, event.status.attempt) for event in (await agent.state()).events if event.status
+    ]
+    assert begun.index(("a", S.READY, 3)) < begun.index(("b", S.STARTING, 2))
 
 
 async def test_exit_code_three_is_final(agent: Rig) -> None:

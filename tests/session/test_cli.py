@@ -30,3 +30,11 @@ def test_read_only_changes_nothing(command: list[str], capsys: pytest.CaptureFix
         main(["--read-only", *command])
     assert ended.value.code == 2
     assert "leave --read-only out" in capsys.readouterr().err
+
+
+def test_a_restart_takes_those_behind_it_only_when_told_to() -> None:
+    parse = build_parser().parse_args
+    assert not parse(["restart", "serve:baseline"]).with_dependents
+    assert parse(["restart", "serve:baseline", "--with-dependents"]).with_dependents
+    with pytest.raises(SystemExit):
+        parse(["stop", "serve:baseline", "--with-dependents"])

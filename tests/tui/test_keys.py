@@ -75,6 +75,20 @@ async def test_ending_a_healthy_job_asks(key: str, action: str) -> None:
         await until(pilot, lambda: session.asked == [(action, "generate")])
 
 
+async def test_a_restart_with_all_behind_it_names_them_and_asks() -> None:
+    app, session = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        app.screen.query_one(JobsTable).select("serve:baseline")
+        await pilot.pause()
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "restart serve:baseline and all behind it?")
+        await until_shown(pilot, "With it, for they are behind it: generate")
+        assert not any("merge" in row for row in shown(app) if "behind it" in row)
+        await pilot.press("y")
+        await until(pilot, lambda: session.asked == [("restart-with-dependents", "serve:baseline")])
+
+
 async def test_an_action_shows_at_once_and_then_how_it_went() -> None:
     app, session = deck()
     session.hold.clear()

@@ -24,7 +24,7 @@ def test_the_failure_that_most_jobs_wait_for_is_named() -> None:
     said = attention(scenario.all_crashed(0.0), 1.0)
     assert said.text.startswith("17 need you: ")
     assert said.keys == "R restarts all"
-    assert dependents(said.job, scenario.all_crashed(0.0).jobs) == 6
+    assert len(dependents(said.job, scenario.all_crashed(0.0).jobs)) == 6
 
 
 def test_a_lost_link_says_since_when_and_what_is_tried() -> None:
@@ -53,6 +53,16 @@ def test_a_job_that_starts_again_by_itself_needs_nobody() -> None:
     assert said.tone is Tone.WARN
     assert not said.needed
     assert "starts again by itself" in said.text
+
+
+def test_a_job_that_gave_up_needs_a_person() -> None:
+    reason = "gave up after 5 restarts within 10 min; last: KeyError: 'turns'"
+    line = StreamLine(
+        event=Event(99, 0.0, "state", "", "prep:B4", status=JobStatus("prep:B4", JobState.FAILED, reason))
+    )
+    said = attention(fold(scenario.all_well(0.0), line, 0.0), 1.0)
+    assert (said.tone, said.needed, said.job) == (Tone.BAD, True, "prep:B4")
+    assert said.text.startswith(f"1 needs you: prep:B4 failed: {reason}")
 
 
 def test_well_and_empty() -> None:

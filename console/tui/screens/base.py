@@ -14,14 +14,23 @@ from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.view import Snapshot, Tone, attention
+from console.view.attention import dependents
 from console.view.jobs import JobRow
 from console.view.text import clean
-from pipeline.protocol import ActionReply
+from pipeline.protocol import ActionReply, JobState
 
 if TYPE_CHECKING:
     from console.tui.app import Deck
 
-DOING = {"restart": "restarting", "start": "starting", "stop": "stopping", "kill": "killing"}
+DOING = {
+    "restart": "restarting",
+    "restart-with-dependents": "restarting",
+    "start": "starting",
+    "stop": "stopping",
+    "kill": "killing",
+}
+UNTOUCHED = (JobState.WAITING, JobState.QUEUED, JobState.STOPPED)
+"""A job in one of these states is not restarted with the one it is behind."""
 
 
 class DeckScreen(Screen[None]):
@@ -102,6 +111,13 @@ class DeckScreen(Screen[None]):
     def action_restart(self) -> None:
         self._ask("restart", lambda row: row.healthy)
 
+    def action_restart_with_dependents(self) -> None:
+        row = self.selected
+        names = dependents(row.name, self.snapshot.jobs) if row else ()
+        begun = [name for name in names if (each := self.snapshot.job(name)) and each.state not in UNTOUCHED]
+        also = f"With it, for they are behind it: {', '.join(begun)}" if begun else "No job behind it has begun"
+        self._ask("restart-with-dependents", lambda _: True, also)
+
     def action_start(self) -> None:
         self._ask("start", lambda _: False)
 
@@ -169,12 +185,12 @@ class DeckScreen(Screen[None]):
             self.say(Tone.IDLE, "this console is read-only: open it without --read-only to change something")
         return self.deck.read_only
 
-    def _ask(self, action: JobAction, destroys: Callable[[JobRow], bool]) -> None:
+    def _ask(self, action: JobAction, destroys: Callable[[JobRow], bool], also: str = "") -> None:
         if self._only_watches():
             return
         row = self.selected
         if row is None:
-            self.say(Tone.IDLE, f"no job is selected: nothing to {action}")
+            self.say(Tone.IDLE, f"no job is selected: nothing to {action.partition('-')[0]}")
             return
         if action in ("stop", "kill") and not row.live and row.state not in ("backoff", "queued"):
             self.say(Tone.IDLE, f"{row.name} is {row.state}: nothing to {action}")
@@ -190,9 +206,11 @@ class DeckScreen(Screen[None]):
             else:
                 self.say(Tone.IDLE, f"{name} left alone")
 
-        self.app.push_screen(
-            Confirm(f"{action} {name}?", f"It is {row.state}: {row.why or 'nothing is wrong'}"), answered
-        )
+        detail = f"It is {row.state}: {row.why or 'nothing is wrong'}"
+        if also:
+            self.app.push_screen(Confirm(f"restart {name} and all behind it?", f"{detail}\n{also}"), answered)
+        else:
+            self.app.push_screen(Confirm(f"{action} {name}?", detail), answered)
 
     def _act(self, action: JobAction, name: str) -> None:
         self._run(f"{DOING[action]} {name}", lambda: self.controls.act(action, name))
