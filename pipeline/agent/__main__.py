@@ -65,7 +65,10 @@ def run(workdir: Path, runtime: Path) -> int:
     """Be the agent; exits 0 at once when there is one."""
     # The lock comes before the heavy imports, so that a second agent costs little and the keeper soon sees this one;
     # a keeper too, so that there is no time in which neither would bring back the other.
-    if locks.take(str(runtime / "agent.lock")) is None:
+    if locks.guard(str(Path(paths.journal_path(workdir)).parent)) is None:
+        return 0
+    lock = locks.take(str(runtime / "agent.lock"))
+    if lock is None:
         return 0
     if locks.holder(str(runtime / "keeper.lock")) is None:
         from pipeline.agent.launch import spawn_keeper
@@ -73,7 +76,7 @@ def run(workdir: Path, runtime: Path) -> int:
         spawn_keeper(workdir, runtime)
     from pipeline.agent.daemon import main as serve
 
-    return serve(workdir, runtime)
+    return serve(workdir, runtime, lock)
 
 
 def set_secret(runtime: Path, name: str) -> int:

@@ -26,6 +26,7 @@ def main(workdir: str, *, read_only: bool) -> int:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         paths.check_private(os.path.dirname(path))
+        paths.check_socket(path)
         server.connect(path)
     except (OSError, paths.UnsafeFolderError) as error:
         print(f"no agent at {path}: {error}", file=sys.stderr)

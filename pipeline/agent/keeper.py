@@ -1,6 +1,7 @@
 """Starts the agent again whenever it has died. Run as ``python -I -S keeper.py --workdir W``; standard library only.
 
 The agent does the same for the keeper, so that either may be killed at any moment. SIGTERM ends the keeper for good.
+With ``--check`` it only shows that it could be imported.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.agent.identity import Process, open_pidfd, read_stat
 PR_SET_NAME = 15
 START_S = 15.0  # an agent has its lock long before
 HEALTHY_S = 10.0
+LOOK_S = 2.0  # how often the lock is looked after
 DELAY_S = 0.2
 DELAY_MAX_S = 10.0
 LOG_LIMIT = 4 << 20
@@ -29,7 +31,8 @@ LOG_LIMIT = 4 << 20
 def main(workdir: str) -> int:
     """Keep the agent of ``workdir`` alive until SIGTERM."""
     runtime = paths.runtime_dir(workdir)
-    if locks.take(os.path.join(runtime, "keeper.lock")) is None:
+    keeping = Keeping(workdir)
+    if not keeping.keep():
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -42,31 +45,66 @@ def main(workdir: str) -> int:
         began = time.monotonic()
         agent = locks.holder(lock)
         if agent is None:
-            follow_release(workdir)
-            say(f"starting the agent of {workdir}")
-            wait_started(start_agent(workdir, runtime), lock)
+            try:
+                follow_release(workdir)
+                say(f"starting the agent of {workdir}")
+                wait_started(start_agent(workdir, runtime), lock)
+            except OSError as error:  # no processes left, or no disk
+                say(f"the agent cannot be started: {error}")
             agent = locks.holder(lock)
-        if agent is not None:
-            wait_ended(agent)
+        while agent is not None and not ended_within(agent, LOOK_S):
+            if not keeping.keep():
+                return 0
         how = collect()
-        say(f"the agent has ended: {how}")
+        say(f"the agent has ended: {how}{last_words(runtime) if how.startswith('exit code') else ''}")
         # One that was killed, or left by itself, is replaced at once; one that fails at its start would make this spin.
         short = time.monotonic() - began < HEALTHY_S
-        failed = how.startswith("exit code") and (agent is None or (how != "exit code 0" and short))
+        failed = agent is None or (how.startswith("exit code") and how != "exit code 0" and short)
         failures = failures + 1 if failed else 0
         if failures:
             delay = min(DELAY_MAX_S, DELAY_S * 2**failures)
             say(f"the next one starts in {delay:.1f} s")
             time.sleep(delay)
+        if not keeping.keep():
+            return 0
 
 
-def wait_ended(agent: Process) -> None:
-    """Return when the agent has ended."""
+class Keeping:
+    """The keeper's lock. A cleaner of /tmp may remove its file, or the folder: then it is taken anew."""
+
+    def __init__(self, workdir: str) -> None:
+        self.workdir = workdir
+        self.lock: int | None = None
+        self.trouble = ""
+
+    def keep(self) -> bool:
+        """Hold the lock; False when another keeper does."""
+        try:
+            path = os.path.join(paths.runtime_dir(self.workdir), "keeper.lock")
+            if self.lock is None or not locks.holds(self.lock, path):
+                if self.lock is not None:
+                    os.close(self.lock)
+                    self.lock = None
+                self.lock = locks.take(path)
+            self.trouble = ""
+        except (OSError, paths.UnsafeFolderError) as error:
+            if str(error) != self.trouble:
+                say(f"the lock cannot be kept: {error}")
+            self.trouble = str(error)
+            return True
+        return self.lock is not None
+
+
+def ended_within(agent: Process, seconds: float) -> bool:
+    """Wait for the end of the agent, but no longer than that; whether it has ended."""
     handle = open_pidfd(agent)
-    if handle is not None:
+    if handle is None:
+        return True
+    try:
         poller = select.poll()
         poller.register(handle, select.POLLIN)
-        poller.poll()
+        return bool(poller.poll(seconds * 1000))
+    finally:
         os.close(handle)
 
 
@@ -101,11 +139,16 @@ def wait_started(pid: int, lock: str) -> None:
 
 
 def follow_release(workdir: str) -> None:
-    """Become the keeper of the current release when that is another than this one's."""
+    """Become the keeper of the current release when that is another than this one's, and its keeper works."""
     root = paths.code_root(workdir)
+    if root == paths.own_root():
+        return
     script = os.path.join(root, "pipeline", "agent", "keeper.py")
-    if root != paths.own_root() and os.path.exists(script):
-        os.execv(sys.executable, [sys.executable, "-I", "-S", script, "--workdir", workdir])  # noqa: S606
+    command = [sys.executable, "-I", "-S", script, "--workdir", workdir]
+    _, status = os.waitpid(os.posix_spawn(sys.executable, [*command, "--check"], {**os.environ}), 0)
+    if os.waitstatus_to_exitcode(status) == 0:
+        os.execv(sys.executable, command)  # noqa: S606
+    say(f"the keeper of {root} does not start; this one stays")
 
 
 def collect() -> str:
@@ -122,6 +165,17 @@ def collect() -> str:
         return how
 
 
+def last_words(runtime: str) -> str:
+    """The last line of the agent's log, as a remark."""
+    try:
+        with open(os.path.join(runtime, "agent.log"), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((f"; its log ends with: {line}" for line in reversed(lines) if line.strip()), "")
+
+
 def turn(path: str) -> None:
     """Move a log aside that has grown long."""
     try:
@@ -135,5 +189,5 @@ def say(text: str) -> None:
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "--check" not in sys.argv:
     sys.exit(main(os.path.realpath(sys.argv[sys.argv.index("--workdir") + 1])))

@@ -10,9 +10,12 @@ from pathlib import Path
 from pipeline.agent import paths
 
 
-def spawn_keeper(workdir: Path, runtime: Path) -> int:
-    """Start a keeper in a session of its own; its pid. One that finds another at work ends by itself."""
-    script = str(Path(paths.code_root(workdir)) / "pipeline" / "agent" / "keeper.py")
+def spawn_keeper(workdir: Path, runtime: Path, root: str = "") -> int:
+    """Start a keeper in a session of its own; its pid. One that finds another at work ends by itself.
+
+    ``root`` is the release it is taken from, the current one unless said otherwise.
+    """
+    script = str(Path(root or paths.code_root(workdir)) / "pipeline" / "agent" / "keeper.py")
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", script, "--workdir", str(workdir)],

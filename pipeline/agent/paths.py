@@ -12,7 +12,7 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "
 
 
 class UnsafeFolderError(Exception):
-    """The runtime directory belongs to somebody else or is open to others."""
+    """The runtime directory, or a socket in it, belongs to somebody else or is open to others."""
 
 
 def runtime_path(workdir: str | os.PathLike[str]) -> str:
@@ -40,6 +40,17 @@ def check_private(path: str) -> None:
         raise UnsafeFolderError(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod 700 {path}")
+
+
+def check_socket(path: str) -> None:
+    """Raise UnsafeFolderError unless ``path`` is a socket of ours that only we may use; OSError where there is none."""
+    found = os.lstat(path)
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UnsafeFolderError(f"{path} is not a socket; remove it")
+    if found.st_uid != os.getuid():
+        raise UnsafeFolderError(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod 600 {path}")
 
 
 def socket_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> str:

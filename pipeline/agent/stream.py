@@ -1,7 +1,7 @@
 """The event stream: every event after a number, once and in order, and a beat at least every two seconds.
 
 The stream pulls: a reader has a number and no queue, so a slow one costs one block of memory and misses nothing. One
-that takes nothing for ten seconds is let go; it comes back with its number.
+that takes nothing for ten seconds is cut off; it comes back with its number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ SEND_S: Final = 10.0
 BEAT_GAP_S: Final = 0.05
 """The least time between two beats, however much changes."""
 
+ABORT: Final = "draftdeck.abort"
+"""The scope's key of what ends its connection at once."""
+
 
 class EventStream:
     """An ASGI response that goes on until its reader leaves."""
@@ -28,13 +31,15 @@ class EventStream:
         self._board = board
         self._since = since
 
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.ensure_future(self._feed(send))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done() and isinstance(sending.exception(), TimeoutError):
+                scope[ABORT]()
         finally:
             for task in (sending, leaving):
                 task.cancel()

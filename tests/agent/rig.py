@@ -161,7 +161,7 @@ class Rig:
         found: JobStatus = await until(look, within=within, what=f"{name} in {states}")
         return found
 
-    async def replaced(self, name: str, old: Process, *, within: float = 2.0) -> Process:
+    async def replaced(self, name: str, old: Process, *, within: float = 10.0) -> Process:
         """Wait until another process than ``old`` is agent or keeper."""
 
         def look() -> Process | None:
@@ -206,8 +206,13 @@ class Rig:
         return Path(paths.attempt_dir(self.workdir, name, attempt))
 
     async def close(self) -> None:
-        """Kill everything, the keeper first: it would start the agent again."""
+        """Kill everything this rig has started."""
         await self.client.aclose()
+        await self.end()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    async def end(self) -> None:
+        """Kill all processes of the work directory, the keeper first: it would start the agent again."""
         for name in ("keeper", "agent"):
             process = self.holder(name)
             if process is not None:
@@ -223,7 +228,6 @@ class Rig:
                     os.kill(pid, signal.SIGKILL)
             quiet = 0 if pids else quiet + 1
             await asyncio.sleep(0.02)
-        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def _dead(process: Process) -> bool:
