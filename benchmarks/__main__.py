@@ -11,25 +11,36 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import supervision
+from benchmarks.supervision import run as supervision
 
 RESULTS: Final = Path(__file__).with_name("results")
-BENCHMARKS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {"supervision": supervision.measure}
+BENCHMARKS: Final[Mapping[str, Callable[[bool], dict[str, Any]]]] = {"supervision": supervision.measure}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help=f"of {', '.join(BENCHMARKS)}; default: all")
-    names = parser.parse_args().names or list(BENCHMARKS)
-    RESULTS.mkdir(exist_ok=True)
-    for name in names:
-        figures = {
-            "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-            "load_before": round(os.getloadavg()[0], 2),
-            **BENCHMARKS[name](),
-        }
-        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
+    parser.add_argument("--quick", action="store_true", help="less of everything, and the figures are only printed")
+    options = parser.parse_args()
+    for name in options.names or list(BENCHMARKS):
+        figures = {**circumstances(), **BENCHMARKS[name](options.quick)}
+        if not options.quick:
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def circumstances() -> dict[str, object]:
+    """When and on what the figures were taken."""
+    return {
+        "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": {
+            "cores": os.cpu_count(),
+            "architecture": platform.machine(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "load_before": round(os.getloadavg()[0], 2),
+    }
 
 
 if __name__ == "__main__":
