@@ -1,7 +1,8 @@
 """The parent of one attempt of a job: starts it, outlives the agent, ends its tree, records its end.
 
 Standard library only; ``shim.py`` runs it. Reads ``spec.json``: argv, env, secrets (names
-whose values are taken from the shim's own environment), cwd, log, grace_s, oom_score_adj, number, job. Writes, each
+whose values are taken from the shim's own environment), cwd, log, grace_s, oom_score_adj, number, job, cgroup (the
+folder to make for the job's own memory cgroup) and oom_counter (of the cgroup it is in without one). Writes, each
 durable before the next step: ``claim`` (O_EXCL: who creates it owns the attempt), ``started.json`` (before the job's
 program is executed), ``exit.json`` (when no process of the job is left). What became of the start is said on stdout.
 
@@ -17,6 +18,7 @@ import os
 import signal
 import time
 
+from pipeline.agent import job_cgroup
 from pipeline.agent.attempt_files import STARTED, claim, oom_kills, replace, reserve, write_exit
 from pipeline.agent.identity import Process, container_id, descendants, identify, send
 
@@ -43,36 +45,31 @@ def main(folder: str) -> int:
         spec = json.load(file)
     me = identify(os.getpid())
     assert me is not None
-    counter = oom_counter()
-    oom_before = oom_kills(counter)
     try:
         if not claim(folder, {"owner": "shim", "pid": me.pid, "start": me.start, "container": container_id()}):
             return CLAIMED_BY_ANOTHER
         reserve(folder)
-        job, failure = start(folder, spec, counter)
+        job, place, failure = start(folder, spec)
     except OSError as error:  # a job whose end could not be recorded is not begun
         tell(f"cannot record the attempt in {folder}: {error.strerror or error}")
         return NOT_BEGUN
     tell(STARTED)
     attempt = Attempt(job, float(spec["grace_s"]))
     attempt.follow()
-    record = {
-        "error": failure,
-        "oom_before": oom_before,
-        "oom_after": oom_kills(counter),
-        **attempt.outcome(),
-    }
-    write_exit(folder, record)
+    write_exit(folder, {"error": failure, **place.outcome(), **attempt.outcome()})
+    job_cgroup.remove(place.cgroup)
     return 0
 
 
-def start(folder: str, spec: dict[str, object], counter: str) -> tuple[Process, str]:
-    """Start the job; its identity, and why its program could not be executed ("" when it could)."""
+def start(folder: str, spec: dict[str, object]) -> tuple[Process, Place, str]:
+    """Start the job; its identity, its place, and why its program could not be executed ("" when it could)."""
+    place = Place(str(spec.get("cgroup", "")), str(spec.get("oom_counter", "")))
     go_read, go_write = os.pipe()
     failure_read, failure_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(go_write)
+        os.write(failure_write, json.dumps([place.enter(), adjust_oom(str(spec["oom_score_adj"]))]).encode() + b"\n")
         # Nothing of the job runs before its identity is on disk: if the shim dies first, this read ends empty.
         if os.read(go_read, 1) == b"":
             os._exit(1)
@@ -81,8 +78,10 @@ def start(folder: str, spec: dict[str, object], counter: str) -> tuple[Process, 
     os.close(failure_write)
     job = identify(pid)
     assert job is not None  # not yet waited for, so /proc has it
+    place.settle(json.loads(read_line(failure_read) or b'["", ""]'))
     started = {
-        "pid": job.pid, "start": job.start, "at": time.time(), "monotonic": time.monotonic(), "oom_counter": counter,
+        "pid": job.pid, "start": job.start, "at": time.time(), "monotonic": time.monotonic(), "cgroup": place.cgroup,
+        "oom_counter": place.counter, "refused": place.refused,
     }  # fmt: skip
     replace(folder, "started.json", json.dumps(started).encode())
     os.write(go_write, b"g")
@@ -91,7 +90,14 @@ def start(folder: str, spec: dict[str, object], counter: str) -> tuple[Process, 
     while part := os.read(failure_read, 4096):
         failure += part
     os.close(failure_read)
-    return job, failure[:FAILURE_LIMIT].decode(errors="replace")
+    return job, place, failure[:FAILURE_LIMIT].decode(errors="replace")
+
+
+def read_line(handle: int) -> bytes:
+    line = b""
+    while (part := os.read(handle, 1)) not in (b"", b"\n"):
+        line += part
+    return line
 
 
 def execute(spec: dict[str, object], failure: int) -> None:
@@ -105,7 +111,6 @@ def execute(spec: dict[str, object], failure: int) -> None:
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        adjust_oom(str(spec["oom_score_adj"]))
         step = f"enter {spec['cwd']}"
         os.chdir(str(spec["cwd"]))
         argv = [str(part) for part in spec["argv"]]  # type: ignore[attr-defined]
@@ -123,12 +128,55 @@ def execute(spec: dict[str, object], failure: int) -> None:
     os._exit(127)
 
 
-def adjust_oom(score: str) -> None:
+def adjust_oom(score: str) -> str:
+    """In the child: take the job's place in the order in which the kernel kills for memory; why not, "" if it could."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(score)
-    except OSError:
-        pass  # lowering is refused without CAP_SYS_RESOURCE; the job runs all the same
+    except OSError as error:  # lowering needs CAP_SYS_RESOURCE; the job runs all the same
+        return f"oom_score_adj {score}: {error.strerror}"
+    return ""
+
+
+class Place:
+    """Where the job is counted: in a memory cgroup of its own, or with everything else in the shim's."""
+
+    def __init__(self, cgroup: str, counter: str) -> None:
+        self.cgroup = cgroup
+        self.counter = counter
+        self.before: int | None = None
+        self.refused: list[str] = []
+        if cgroup:
+            try:
+                job_cgroup.make(cgroup)
+            except OSError as error:
+                self.settle([f"a memory cgroup for each job: {error.strerror}", ""])
+
+    def enter(self) -> str:
+        """In the child: enter the cgroup; why not, "" if it could or there is none."""
+        try:
+            if self.cgroup:
+                job_cgroup.enter(self.cgroup)
+        except OSError as error:
+            return f"a memory cgroup for each job: {error.strerror}"
+        return ""
+
+    def settle(self, refused: list[str]) -> None:
+        """Take in what the child was refused: first its cgroup, then its place in the OOM order."""
+        self.refused += filter(None, refused)
+        if refused[0]:
+            job_cgroup.remove(self.cgroup)
+            self.cgroup = ""
+        self.counter = job_cgroup.counter(self.cgroup) or self.counter
+        self.before = oom_kills(self.counter)
+
+    def outcome(self) -> dict[str, object]:
+        """The exit record's part on memory. The cgroup's peak holds page cache too."""
+        return {
+            "oom_before": self.before,
+            "oom_after": oom_kills(self.counter),
+            "cgroup_peak": job_cgroup.peak(self.cgroup),
+        }
 
 
 class Attempt:
@@ -229,27 +277,6 @@ def command_of(pid: int) -> str:
         text = text.replace(value, "***")
     text = text[:COMMAND_LIMIT]
     return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def oom_counter() -> str:
-    """The file that counts which processes of this container the kernel killed for memory; "" where there is none."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-    except OSError:
-        return ""
-    for _, controllers, path in lines:
-        if controllers == "":
-            names = [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
-        elif "memory" in controllers.split(","):
-            root = "/sys/fs/cgroup/memory"
-            names = [f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control"]
-        else:
-            continue
-        for name in names:
-            if oom_kills(name) is not None:
-                return name
-    return ""
 
 
 def tell(text: str) -> None:

@@ -1,12 +1,20 @@
-"""Where a process stands among the cgroups (version 1 or 2), and what they say of memory and CPU."""
+"""Where a process stands among the cgroups (version 1 or 2), what they say of memory and CPU, where jobs get their own."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
+import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+PREFIX = "draftdeck-"
+SWEPT_S = 60.0
+"""A younger cgroup without processes may be one that a job is just about to enter."""
 
 _UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 where there is no limit
 
@@ -64,10 +72,52 @@ def memory_levels(group: Cgroup) -> tuple[Level, ...]:
     return tuple(level for folder in group.upwards() if (level := read(folder)) is not None)
 
 
+def oom_counter(group: Cgroup) -> Path:
+    """The file that counts how many processes of this cgroup the kernel has killed for memory."""
+    return group.folder / ("memory.oom_control" if group.version == 1 else "memory.events")
+
+
 def oom_kills(group: Cgroup) -> int | None:
     """How many processes of this cgroup the kernel has killed for memory; None where it does not count."""
-    name = "memory.oom_control" if group.version == 1 else "memory.events"
-    return table(group.folder / name).get("oom_kill")
+    return table(oom_counter(group)).get("oom_kill")
+
+
+def place(attempt: Path) -> dict[str, str]:
+    """For an attempt's ``spec.json``: the cgroup to make for it ("": none can be) and the counter of kills without it."""
+    group = find("memory")
+    folder, _ = home(group)
+    mark = zlib.crc32(os.fsencode(attempt.parent.parent))
+    job, number = attempt.parent.name, attempt.name
+    return {
+        "cgroup": str(folder / f"{PREFIX}{mark:08x}-{job}-{number}") if folder else "",
+        "oom_counter": str(oom_counter(group)) if group is not None and oom_kills(group) is not None else "",
+    }
+
+
+def home(group: Cgroup | None) -> tuple[Path | None, str]:
+    """The folder in which memory cgroups for jobs can be made, ``group`` being our own; else None, and why not."""
+    if group is None:
+        return None, "no memory cgroup is mounted here"
+    if group.version == 1:
+        return group.folder, ""
+    if "memory" not in _text(group.folder / "cgroup.controllers").split():
+        return None, "no memory controller is delegated to this cgroup"
+    # In version 2 a cgroup that has processes gives its children no controllers, unless it is the root of all. So jobs
+    # go beside our own cgroup, but only where that was given to us: else they would escape the container's limit.
+    if _gives_memory(group.folder):
+        return group.folder, ""
+    parent = group.folder.parent
+    if group.folder != group.top and _delegated(parent) and _gives_memory(parent):
+        return parent, ""
+    return None, "the cgroup of this container holds its processes itself, so that it can have none for each job"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed shims left of their jobs' cgroups; those that have processes stay."""
+    for left in folder.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > SWEPT_S:
+                left.rmdir()
 
 
 def cpu_quota(group: Cgroup) -> float | None:
@@ -123,6 +173,25 @@ def _level_v2(folder: Path) -> Level | None:
         return None
     stat = table(folder / "memory.stat")
     return Level(min(limits), max(0, usage - stat.get("inactive_file", 0) - stat.get("slab_reclaimable", 0)))
+
+
+def _gives_memory(folder: Path) -> bool:
+    control = folder / "cgroup.subtree_control"
+    if "memory" in _text(control).split():
+        return True
+    try:
+        control.write_text("+memory")
+    except OSError:
+        return False
+    return True
+
+
+def _delegated(folder: Path) -> bool:
+    """Whether systemd gave this cgroup to us to divide (``Delegate=yes``)."""
+    try:
+        return os.getxattr(folder, "user.delegate") == b"1"
+    except OSError:
+        return False
 
 
 @functools.cache

@@ -39,6 +39,8 @@ class Started:
     at: float
     monotonic: float
     oom_counter: str = ""  # the file that counts the kernel's kills for memory where the job runs
+    cgroup: str = ""  # the folder of its own memory cgroup, where it has one
+    refused: tuple[str, ...] = ()  # what the kernel did not allow at its start, in words
 
     @property
     def process(self) -> Process:
@@ -58,9 +60,10 @@ class Exit:
     left_over: tuple[str, ...] = ()  # what the main process left behind, ended by the shim
     oom_before: int | None = None
     oom_after: int | None = None
+    cgroup_peak: int | None = None  # the most its own cgroup was charged with, page cache included
     user_s: float = 0.0
     system_s: float = 0.0
-    max_rss: int = 0
+    max_rss: int = 0  # of its largest process, mapped files included
 
 
 def read_claim(folder: Path) -> Claim | None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.agent import records
+from pipeline.agent import cgroups, job_cgroup, records
 from pipeline.agent.attempt_files import STARTED
 from pipeline.agent.environment import mask
 from pipeline.agent.identity import Process, alive, descendants, identify, open_pidfd, read_stat, send
@@ -44,6 +44,7 @@ class Run:
     began: float | None = None  # monotonic; when its process was made, in this boot
     ready_at: float | None = None  # monotonic; when a server first answered
     oom_counter: str = ""  # the file that counts the kernel's kills for memory where it runs
+    cgroup: str = ""  # the folder of its own memory cgroup, where it has one
     watched: bool = False  # what looks at its process has been started
     peak: int = 0
     ending: set[asyncio.Task[None]] = field(default_factory=set)
@@ -69,7 +70,8 @@ class Run:
 
     def take(self, record: records.Started) -> None:
         """The job's process is known."""
-        self.main, self.began, self.oom_counter = record.process, record.monotonic, record.oom_counter
+        self.main, self.began = record.process, record.monotonic
+        self.oom_counter, self.cgroup = record.oom_counter, record.cgroup
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, 
         "log": str(run.log),
         "grace_s": spec.stop_grace_s,
         "oom_score_adj": spec.oom_score_adj,
+        **cgroups.place(run.folder),
     }
     # Not synced: nothing is started from it after a crash of the machine, and each restart of a job waits for this.
     (run.folder / "spec.json").write_bytes(msgspec.json.encode(body))
@@ -252,8 +255,8 @@ async def end_tree(run: Run, grace_s: float) -> None:
 
 
 def remains(run: Run) -> set[Process]:
-    """What lives of a job: its process's tree and session, and all with the attempt's mark in their environment."""
-    found: set[Process] = set()
+    """What lives of a job: its process's tree, session and cgroup, and all with the attempt's mark in their environment."""
+    found = {process for pid in job_cgroup.members(run.cgroup) if (process := identify(pid)) and alive(process)}
     mark = f"{PROGRESS_VARIABLE}={run.progress}".encode()
     # A session's number is free again when nothing of the session is left: then a stranger may have it.
     session = None
