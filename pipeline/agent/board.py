@@ -47,6 +47,16 @@ class Job:
     told_at: float = 0.0  # monotonic; of the newest event
 
 
+@dataclass(frozen=True)
+class Death:
+    """Of an attempt by a SIGKILL that nobody here asked for. ``at`` is monotonic."""
+
+    job: str
+    number: int
+    at: float
+    counter: str  # the file that counts the kernel's kills where it ran
+
+
 class Board:
     """Jobs by name in the plan's order, the plan, the newest events, and who waits for changes."""
 
@@ -58,7 +68,7 @@ class Board:
         self.host: HostSample | None = None
         self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
         self.closing = False
-        self.deaths: deque[tuple[str, int, float]] = deque(maxlen=200)  # by SIGKILL: job, attempt, monotonic time
+        self.deaths: deque[Death] = deque(maxlen=200)
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
         self._listeners: set[asyncio.Event] = set()
         self._changing = False

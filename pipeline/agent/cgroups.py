@@ -1,4 +1,4 @@
-"""Where a process stands among the cgroups (version 1 or 2), what they say of memory and CPU, where jobs get their own."""
+"""Where a process stands among the cgroups (version 1 or 2), what they say of its use, and where jobs get their own."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def oom_kills(group: Cgroup) -> int | None:
 
 
 def place(attempt: Path) -> dict[str, str]:
-    """For an attempt's ``spec.json``: the cgroup to make for it ("": none can be) and the counter of kills without it."""
+    """For an attempt's ``spec.json``: the cgroup to make for it ("": none can be), and what counts kills without it."""
     group = find("memory")
     folder, _ = home(group)
     mark = zlib.crc32(os.fsencode(attempt.parent.parent))
@@ -112,12 +112,16 @@ def home(group: Cgroup | None) -> tuple[Path | None, str]:
     return None, "the cgroup of this container holds its processes itself, so that it can have none for each job"
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed shims left of their jobs' cgroups; those that have processes stay."""
+def prepare() -> str:
+    """Remove what killed shims left of their jobs' cgroups; why jobs can have none here, "" if they can."""
+    folder, refused = home(find("memory"))
+    if folder is None:
+        return f"a memory cgroup for each job: {refused}"
     for left in folder.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # those that have processes stay
             if time.time() - left.stat().st_mtime > SWEPT_S:
                 left.rmdir()
+    return ""
 
 
 def cpu_quota(group: Cgroup) -> float | None:

@@ -76,7 +76,8 @@ def _container_restarted(evidence: Evidence, _log: LogEnd) -> Verdict | None:
 def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.shim_lost:
         return None
-    facts = ("no exit record: the process that watched it died first", *_facts(evidence, log)[1:])
+    counted = _counted(evidence) if evidence.oom_kills else ""
+    facts = ("no exit record: the process that watched it died first", counted, *_facts(evidence, log)[1:])
     return _verdict(JobState.LOST, "lost", "its end was not seen", facts, _RESUME)
 
 
@@ -126,17 +127,13 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
     # A launcher that kills itself after a child's traceback died of that, whatever the kernel killed beside it.
     if not told and (not itself or (log.find(_SERVER_CHILD) and log.tracebacks)):
         return None
-    memory = evidence.last_sample.memory if evidence.last_sample else None
-    at = f" at {in_words(memory)}" if memory else ""
-    facts = (
-        f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}", evidence.ending, *evidence.last_memory,
-        told[1] if told else "",
-    )  # fmt: skip
+    at = f" at {in_words(evidence.memory)}" if evidence.memory else ""
+    facts = (_counted(evidence), evidence.ending, *evidence.last_memory, told[1] if told else "")
     advice = "give it a higher memory need, so that it starts when that much is free, or run less beside it"
     doubts = []
     if evidence.sigkills > kills:
         doubts.append(f"{evidence.sigkills} jobs died of SIGKILL meanwhile")
-    if evidence.oom_window_s > OOM_WINDOW_S:
+    if evidence.oom_window_s > OOM_WINDOW_S and not evidence.oom_own:
         doubts.append(f"counted over {in_time(evidence.oom_window_s)}, for the agent was not there to see it move")
     if doubts:
         facts = (*facts, *doubts)
@@ -182,12 +179,7 @@ def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
     number = next((each for each in (signals.SIGKILL, signals.SIGTERM) if evidence.died_of(each)), None)
     if number is None or (evidence.signal is None and log.tracebacks):
         return None
-    kills = evidence.oom_kills
-    if kills is None:
-        counted = "OOM kills are not counted here"
-    else:
-        counted = f"cgroup oom_kill {evidence.oom_before}→{evidence.oom_after}"
-    facts = (evidence.ending, counted, *_facts(evidence, log)[1:])
+    facts = (evidence.ending, _counted(evidence), *_facts(evidence, log)[1:])
     advice = "nobody asked for it here: look for another user, a time limit, or the host's own watchdog"
     return _failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
 
@@ -267,6 +259,13 @@ def _from_log(evidence: Evidence, cause: Cause, *more: str) -> Verdict:
 def _facts(evidence: Evidence, log: LogEnd) -> tuple[str, ...]:
     last = f"last line of its log: {log.last}" if log.last else ""
     return (evidence.ending, *evidence.last_memory, *evidence.reported, last)
+
+
+def _counted(evidence: Evidence) -> str:
+    if evidence.oom_kills is None:
+        return "OOM kills are not counted here"
+    whose = "the job's own cgroup: " if evidence.oom_own else "cgroup "
+    return f"{whose}oom_kill {evidence.oom_before}→{evidence.oom_after}"
 
 
 def in_time(seconds: float) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import Final
 
-from pipeline.agent import policy
-from pipeline.agent.board import Board, Job
+from pipeline.agent import cgroups, job_cgroup, policy
+from pipeline.agent.attempt_files import oom_kills
+from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
 from pipeline.agent.records import Exit, read_exit
 from pipeline.agent.run import Ending, Run
@@ -20,9 +21,6 @@ SAMPLE_S: Final = 1.0
 CHILD_S: Final = 10.0
 """A parent may notice so late that the kernel has killed its child."""
 TEARDOWN: Final = 10e9  # bytes a second
-
-Death = tuple[str, int, float]
-"""Of an attempt by SIGKILL: job, attempt, monotonic time."""
 
 
 def unstarted(error: str) -> Exit:
@@ -44,16 +42,33 @@ def killed(run: Run, record: Exit) -> bool:
     return SIGKILL in (record.signal, (record.exit_code or 0) - 128) and not (run.stop_by or record.asked)
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What an attempt left, its final state, reason in words and diagnosis, and whose deaths may share its cause."""
+
+    left: Remains
+    state: JobState
+    reason: str
+    diagnosis: Diagnosis | None
+    beside: frozenset[tuple[str, int]] = frozenset()  # job, attempt
+
+
 def judge(
     senses: Senses, job: Job, run: Run, ending: Ending, record: Exit, deaths: tuple[Death, ...], others: tuple[Run, ...]
-) -> tuple[Remains, tuple[JobState, str, Diagnosis | None]]:
-    """What an attempt left, and its final state, reason in words and diagnosis. For the thread of the senses.
+) -> Judgement:
+    """Judge an attempt that has ended. For the thread of the senses.
 
     ``deaths`` are the newest by SIGKILL, this one among them; ``others`` are the attempts not yet concluded.
     """
     left = senses.remains(run)
     if run.condemned:
-        return left, (JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned))
+        return Judgement(left, JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned))
+    if ending.shim_lost:  # what the shim would have read; a cgroup of its own begins with no kills
+        after = oom_kills(run.oom_counter) if run.cgroup else None
+        record = replace(record, oom_before=0, oom_after=after, cgroup_peak=job_cgroup.peak(run.cgroup))
+    if run.cgroup and record.oom_after is not None:
+        senses.count_kills(run, record.oom_after)
+    run.peak = run.peak or min(record.max_rss, record.cgroup_peak or record.max_rss)
     counted_at, before = _kills_before(senses, job, run, record)
     died = record.main_exited[1]
     evidence = Evidence(
@@ -66,16 +81,25 @@ def judge(
         oom_before=before,
         oom_after=record.oom_after,
         oom_window_s=max(0.0, died - counted_at),
+        oom_own=bool(run.cgroup),
         stopped_by=run.stop_by,
         shim_lost=ending.shim_lost,
         container_restarted=bool(ending.container),
         last_sample=job.sample,
+        peak=run.peak or None,
+        cgroup_peak=record.cgroup_peak,
         error=record.error,
     )
-    if evidence.oom_kills:
-        evidence = replace(evidence, sigkills=max(1, _killed_since(counted_at, deaths, others)))
+    beside: set[tuple[str, int]] = set()
+    if evidence.oom_kills and not evidence.oom_own:
+        beside = _killed_since(counted_at, run.oom_counter, deaths, others)
+        evidence = replace(evidence, sigkills=max(1, len(beside)))
+    # The shim removes it, unless it died first.
+    job_cgroup.remove(run.cgroup or (cgroups.place(run.folder)["cgroup"] if ending.exit is None else ""))
     state, reason, diagnosis = diagnose(evidence)
-    return left, (state, ending.container or reason, diagnosis)
+    if diagnosis is None or diagnosis.cause != "probable-oom":
+        beside = set()
+    return Judgement(left, state, ending.container or reason, diagnosis, frozenset(beside))
 
 
 def _kills_before(senses: Senses, job: Job, run: Run, record: Exit) -> tuple[float, int | None]:
@@ -87,14 +111,43 @@ def _kills_before(senses: Senses, job: Job, run: Run, record: Exit) -> tuple[flo
     return seen if seen is not None and seen[0] > began else (began, record.oom_before)
 
 
-def _killed_since(moment: float, deaths: tuple[Death, ...], others: tuple[Run, ...]) -> int:
-    """How many attempts died of SIGKILL since then, those that no one has concluded yet included."""
-    found = {(job, number) for job, number, at in deaths if at >= moment}
+def _killed_since(
+    moment: float, counter: str, deaths: tuple[Death, ...], others: tuple[Run, ...]
+) -> set[tuple[str, int]]:
+    """Attempts counted there that died of SIGKILL since then, those that no one has concluded yet included."""
+    found = {(death.job, death.number) for death in deaths if death.at >= moment and death.counter == counter}
     for run in others:
-        record = read_exit(run.folder)
+        record = read_exit(run.folder) if run.oom_counter == counter else None
         if record is not None and killed(run, record) and record.main_exited[1] >= moment:
             found.add((run.job, run.number))
-    return len(found)
+    return found
+
+
+def doubt(board: Board, beside: frozenset[tuple[str, int]]) -> None:
+    """Take back certainty from earlier verdicts: the kernel's count moved less than there were deaths beside it."""
+    for name, number in sorted(beside):
+        job = board.jobs.get(name)
+        diagnosis = job.status.diagnosis if job is not None else None
+        if job is None or diagnosis is None or diagnosis.cause != "oom" or _judged(job) != number:
+            continue
+        fact = f"{len(beside)} jobs died of SIGKILL meanwhile"
+        summary = f"probably {diagnosis.summary}"
+        reason = job.status.reason
+        doubted = replace(
+            diagnosis, cause="probable-oom", summary=summary, evidence=(*diagnosis.evidence, fact)
+        )  # fmt: skip
+        for attempt in board.store.attempts(name):
+            if attempt.number == number:
+                board.store.set_attempt(name, replace(attempt, reason=f"probably {attempt.reason}"), ended=True)
+        board.set(
+            job, job.status.state, f"probably {reason}" if reason.startswith(diagnosis.summary) else reason,
+            text=f"{name}: {summary} only, for {fact}", diagnosis=doubted,
+        )  # fmt: skip
+
+
+def _judged(job: Job) -> int:
+    """The attempt that the job's diagnosis is of."""
+    return job.status.attempt if job.run is None else job.status.attempt - 1
 
 
 def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:

@@ -22,10 +22,13 @@ class Evidence:
     oom_before: int | None = None  # the cgroup's oom_kill, at the last sample before the end or at the start
     oom_after: int | None = None
     oom_window_s: float = 0.0  # between the two
+    oom_own: bool = False  # counted in a cgroup of the job's own
     stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
     shim_lost: bool = False
     container_restarted: bool = False
     last_sample: JobSample | None = None
+    peak: int | None = None  # bytes; of one that was never sampled, its largest process at most
+    cgroup_peak: int | None = None  # the most its own cgroup was charged with, page cache included
     enospc: bool = False
     error: str = ""  # why its program could not be executed
     sigkills: int = 1  # jobs that died of SIGKILL while the counter went from oom_before to oom_after
@@ -50,9 +53,17 @@ class Evidence:
 
     @property
     def last_memory(self) -> tuple[str, ...]:
-        """The job's memory when it was last seen, if it was."""
-        sample = self.last_sample
-        return (f"memory at the last sample: {in_words(sample.memory)}",) if sample and sample.memory else ()
+        """The job's memory when it was last seen, and the most its cgroup held, where known."""
+        sample, held = self.last_sample, self.cgroup_peak
+        return (
+            *((f"memory at the last sample: {in_words(sample.memory)}",) if sample and sample.memory else ()),
+            *((f"its cgroup held {in_words(held)} at most, page cache included",) if held else ()),
+        )
+
+    @property
+    def memory(self) -> int | None:
+        """What it had when it was last seen, else what is known of its peak."""
+        return (self.last_sample.memory if self.last_sample else None) or self.peak
 
     @property
     def reported(self) -> tuple[str, ...]:

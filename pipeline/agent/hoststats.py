@@ -34,8 +34,13 @@ class HostSampler:
         self._cpu_before = self._cpu_now()
         self._cpu_percent = 0.0
 
-    def sample(self, gpus: tuple[GpuSample, ...] = (), remarks: tuple[str, ...] = ()) -> HostSample:
-        """One look, in a few milliseconds whatever hangs. ``gpus`` and ``remarks`` are passed through."""
+    def sample(
+        self, gpus: tuple[GpuSample, ...] = (), remarks: tuple[str, ...] = (), kills_in_jobs: int = 0
+    ) -> HostSample:
+        """One look, in a few milliseconds whatever hangs. ``gpus`` and ``remarks`` are passed through.
+
+        ``kills_in_jobs`` are OOM kills that this process's own cgroup does not count: they were in jobs' cgroups.
+        """
         self._remarks = list(remarks)
         limit, used, source = self._memory()
         disk_free, disk_total = self._disk_space()
@@ -43,7 +48,9 @@ class HostSampler:
         if some is None:
             self._remark("memory pressure is not measured here (no PSI)")
         oom_kills = oom_kill_count()
-        if oom_kills is None:
+        if oom_kills is not None:
+            oom_kills += kills_in_jobs
+        else:
             self._remark("OOM kills are not counted here: no memory cgroup")
         sample = HostSample(
             at=time.time(),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+PF_EXITING = 4  # include/linux/sched.h
+
 
 class Process:
     """A process by pid and start time (clock ticks since boot, field 22 of ``/proc/PID/stat``)."""
@@ -52,6 +54,16 @@ def alive(process: Process) -> bool:
     """True while exactly this process runs."""
     stat = read_stat(process.pid)
     return stat is not None and stat[3] == process.start and stat[0] not in "ZX"
+
+
+def exiting(process: Process) -> bool:
+    """Whether it is gone or has begun to end: with much memory that takes the kernel seconds."""
+    try:
+        with open(f"/proc/{process.pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in b"ZX" or int(fields[19]) != process.start or bool(int(fields[6]) & PF_EXITING)
 
 
 def open_pidfd(process: Process) -> int | None:

@@ -1,7 +1,7 @@
-"""The memory cgroup of one attempt: its shim makes it, its job enters it, it goes when it is empty. Standard library only.
+"""The memory cgroup of one attempt: its shim makes it, its job enters it, it goes when it is empty.
 
-It counts what the job holds, finds what left the job's tree and session, and says which of its processes the kernel
-killed for memory. ``folder`` is its folder, "" where the attempt has none.
+Standard library only. It counts what the job holds, finds what left the job's tree and session, and tells how many of
+its processes the kernel killed for memory. ``folder`` is its folder, "" where the attempt has none.
 """
 
 from __future__ import annotations

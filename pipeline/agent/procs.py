@@ -78,6 +78,10 @@ class Table:
                     found.append(child)
         return tuple(found)
 
+    def those(self, pids: Iterable[int]) -> tuple[Proc, ...]:
+        """The living processes among these pids."""
+        return tuple(proc for pid in pids if (proc := self.procs.get(pid)) is not None and not proc.dead)
+
 
 def tree_use(procs: Iterable[Proc]) -> TreeUse:
     """Sum up a tree. Of shared memory the largest share of one process counts: workers map what their parent made."""

@@ -255,7 +255,7 @@ async def end_tree(run: Run, grace_s: float) -> None:
 
 
 def remains(run: Run) -> set[Process]:
-    """What lives of a job: its process's tree, session and cgroup, and all with the attempt's mark in their environment."""
+    """What lives of a job: its process's tree, session and cgroup, and all with its mark in their environment."""
     found = {process for pid in job_cgroup.members(run.cgroup) if (process := identify(pid)) and alive(process)}
     mark = f"{PROGRESS_VARIABLE}={run.progress}".encode()
     # A session's number is free again when nothing of the session is left: then a stranger may have it.

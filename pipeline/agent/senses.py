@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pipeline.agent import logs, procs
+from pipeline.agent import job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
@@ -62,6 +62,8 @@ class Senses:
         self._host = HostSampler(workdir)
         self._trackers: dict[str, _Tracker] = {}
         self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings
+        self._began = time.monotonic()
+        self._kills_in_jobs = 0  # of the kernel's kills, those counted in jobs' own cgroups only
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -78,19 +80,36 @@ class Senses:
         seen = {run.job: self._look_at(run, table, now) for run in runs}
         for name in self._trackers.keys() - seen.keys():
             del self._trackers[name]
-        return self._host.sample(self._gpus.latest(), self._gpus.remarks()), seen
+        host = self._host.sample(self._gpus.latest(), self._gpus.remarks(), self._kills_in_jobs)
+        return host, seen
 
-    def tick(self, runs: tuple[Run, ...]) -> None:
-        """Once a second: note the size of each log, and how many processes the kernel has killed for memory."""
+    def tick(self, runs: tuple[Run, ...]) -> list[tuple[Run, int]]:
+        """Once a second: note the size of each log, and how many processes the kernel has killed for memory.
+
+        Gives the runs with a cgroup of their own in which it killed some since the tick before, and how many. Those
+        from before this agent's time are not told again.
+        """
+        found = []
         for run in runs:
             self._tracker(run).index.tick()
-        counters = {run.oom_counter for run in runs if run.oom_counter}
-        for counter in counters:
-            count = oom_kills(counter)
-            if count is not None:
-                self._kills.setdefault(counter, deque(maxlen=KILLS_KEPT)).append((time.monotonic(), count))
-        for counter in self._kills.keys() - counters:
+        for counter in self._kills.keys() - {run.oom_counter for run in runs}:
             del self._kills[counter]
+        for run in {run.oom_counter: run for run in runs if run.oom_counter}.values():
+            count = oom_kills(run.oom_counter)
+            if count is not None and (more := self.count_kills(run, count)):
+                found.append((run, more))
+        return found
+
+    def count_kills(self, run: Run, count: int) -> int:
+        """Note a reading of the run's counter; by how much it moved, where that is the job's own."""
+        readings = self._kills.setdefault(run.oom_counter, deque(maxlen=KILLS_KEPT))
+        more, first = count - (readings[-1][1] if readings else 0), not readings
+        readings.append((time.monotonic(), count))
+        if not run.cgroup:
+            return 0
+        if run.oom_counter.endswith("memory.oom_control"):  # version 2 counts them in the cgroups above too
+            self._kills_in_jobs += more
+        return 0 if first and (run.began or 0.0) < self._began else more
 
     def kills_before(self, run: Run, moment: float) -> tuple[float, int] | None:
         """The newest reading of the run's counter that is not later than a monotonic time: when, and what."""
@@ -111,8 +130,9 @@ class Senses:
         # What a job leaves behind becomes a child of its shim, so the shim's tree is the whole job.
         tree = table.tree(run.shim.pid, run.shim.start)[1:] if run.shim is not None else ()
         if not tree and run.main is not None:
-            tree = table.tree(run.main.pid, run.main.start)
+            tree = table.those(job_cgroup.members(run.cgroup)) or table.tree(run.main.pid, run.main.start)
         use = procs.tree_use(tree)
+        held = job_cgroup.held(run.cgroup)
         percent = None
         if tracker.cpu is not None and now > tracker.cpu[1]:
             percent = max(0.0, 100 * (use.cpu_s - tracker.cpu[0]) / (now - tracker.cpu[1]))
@@ -123,7 +143,7 @@ class Senses:
             size = 0
         sample = JobSample(
             cpu_percent=percent,
-            memory=use.memory,
+            memory=use.memory if held is None else held,
             processes=use.processes,
             progress=tracker.tail.progress,
             rate=tracker.tail.rate,

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admitting, endings, paths, policy, watching
+from pipeline.agent import admitting, cgroups, endings, paths, policy, watching
 from pipeline.agent.actions import act
-from pipeline.agent.board import Board, Job
+from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
 from pipeline.agent.identity import boot_id, container_id, identify
 from pipeline.agent.records import Started
@@ -55,11 +55,13 @@ class Supervisor:
         self._woken = False
         self._closing = False
         self._draining = False
+        self._noted: set[str] = set()
 
     # --- life ---
 
     async def start(self) -> None:
         """Take up every attempt whose end is not journaled, look once, and begin."""
+        self._note(await self.senses.call(cgroups.prepare))
         self.board.host, _ = await self.senses.call(self.senses.look, ())
         for name, attempt in self.board.store.open_attempts():
             job = self.board.jobs.get(name)
@@ -219,8 +221,16 @@ class Supervisor:
         environment = job_environment(job.spec, release_dir=release, attempt_dir=run.folder)
         return prepare(run, job.spec, environment, self.workdir, release)
 
+    def _note(self, text: str) -> None:
+        """Log once in this agent's life what the kernel does not allow here."""
+        if text and text not in self._noted:
+            self._noted.add(text)
+            log.warning("refused here: %s", text)
+
     def _started(self, job: Job, run: Run, started: Started) -> None:
         """The job's process is known."""
+        for text in started.refused:
+            self._note(text)
         if run.stop_by or run.condemned:
             if job.status.pid != started.pid:
                 self.board.set(job, job.status.state, job.status.reason, pid=started.pid)
@@ -257,10 +267,11 @@ class Supervisor:
             memory = await self.senses.call(self.figures.last, run.job, "memory")
             job.sample = replace(job.sample, memory=None if memory is None else int(memory))
         if endings.killed(run, record):
-            self.board.deaths.append((run.job, run.number, record.main_exited[1]))
-        left, (state, reason, diagnosis) = await self.senses.call(
+            self.board.deaths.append(Death(run.job, run.number, record.main_exited[1], run.oom_counter))
+        found = await self.senses.call(
             endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
         )
+        left, state, reason, diagnosis = found.left, found.state, found.reason, found.diagnosis
         ended_at = record.tree_empty[0]
         attempt = Attempt(
             run.number, run.release, job.status.started_at, ended_at, record.exit_code, record.signal,
@@ -269,6 +280,7 @@ class Supervisor:
 
         def journal() -> None:
             self.board.save_attempt(run, attempt, ended=True)
+            endings.doubt(self.board, found.beside - {(run.job, run.number)})
             admitting.learn(job, run, diagnosis)
             self.board.set(
                 job, state, reason, pid=None, ended_at=ended_at, exit_code=record.exit_code,

@@ -11,6 +11,7 @@ from typing import Final
 from pipeline.agent.board import Board, Job
 from pipeline.agent.diagnosis import in_time
 from pipeline.agent.environment import login_environment
+from pipeline.agent.identity import exiting
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
 from pipeline.agent.store import Figures
@@ -44,11 +45,12 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
     """Look at jobs and host every two seconds, keep figures every five, index logs every second; never returns."""
     loop = asyncio.get_running_loop()
     next_look = next_history = loop.time()
+    struck: list[tuple[Run, int]] = []
     while True:
         try:
             runs = board.runs()
-            if runs:
-                await senses.call(senses.tick, runs)
+            say_killed(board, struck)
+            struck = await senses.call(senses.tick, runs) if runs else []
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05
                 board.host, seen = await senses.call(senses.look, runs)
@@ -64,6 +66,15 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
         except Exception:
             log.exception("looking at the jobs failed; trying again")
         await asyncio.sleep(TICK_S)
+
+
+def say_killed(board: Board, struck: list[tuple[Run, int]]) -> None:
+    """Say it of jobs that live on a second after the kernel has killed some of their processes for memory."""
+    for run, kills in struck:
+        job = board.jobs.get(run.job)
+        if job is not None and job.run is run and run.main is not None and not exiting(run.main):
+            count = "one of its processes" if kills == 1 else f"{kills} of its processes"
+            board.tell("host", f"{run.job}: the kernel killed {count} for memory; the job goes on", job=job)
 
 
 def take(board: Board, seen: dict[str, Seen]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.agent.boxes import box
 from tests.agent.rig import Rig
 
 
@@ -25,3 +26,10 @@ async def agent(rig: Rig) -> Rig:
     """A work directory whose agent runs."""
     await rig.start()
     return rig
+
+
+@pytest.fixture
+def child_cgroup() -> Iterator[Path]:
+    """A memory cgroup of version 1 below our own."""
+    with box() as folder:
+        yield folder

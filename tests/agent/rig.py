@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from pipeline.agent import launch, locks, paths
+from pipeline.agent import cgroups, launch, locks, paths
 from pipeline.agent.identity import Process, alive, read_stat, send
 from pipeline.agent.records import Exit, read_exit
 from pipeline.protocol import (
@@ -228,6 +228,17 @@ class Rig:
                     os.kill(pid, signal.SIGKILL)
             quiet = 0 if pids else quiet + 1
             await asyncio.sleep(0.02)
+        # Killed shims leave their jobs' cgroups.
+        name = cgroups.place(self.folder("x"))["cgroup"]
+        if name:
+            for left in Path(name).parent.glob(f"{Path(name).name.removesuffix('x-1')}*"):
+                await until(partial(_removed, left))
+
+
+def _removed(cgroup: Path) -> bool:
+    with contextlib.suppress(OSError):
+        cgroup.rmdir()
+    return not cgroup.exists()
 
 
 def _dead(process: Process) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.agent import endings
 from pipeline.agent.attempt_files import write_exit
-from pipeline.agent.board import Board, Job
+from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.records import Exit
 from pipeline.agent.run import Ending, Run
 from pipeline.agent.senses import Senses
@@ -45,10 +45,10 @@ class Scene:
     def death(self, run: Run, before: int, after: int, others: tuple[Run, ...] = ()) -> tuple[str, tuple[str, ...]]:
         record = self.record(before, after)
         job = Job(JobSpec(run.job, "demo", ("x",)), JobStatus(run.job, JobState.RUNNING), run=run)
-        deaths = ((run.job, run.number, self.now),)
-        _, (state, _, diagnosis) = endings.judge(self.senses, job, run, Ending(exit=record), record, deaths, others)
-        assert state is JobState.FAILED and diagnosis is not None
-        return diagnosis.cause, diagnosis.evidence
+        deaths = (Death(run.job, run.number, self.now, run.oom_counter),)
+        found = endings.judge(self.senses, job, run, Ending(exit=record), record, deaths, others)
+        assert found.state is JobState.FAILED and found.diagnosis is not None
+        return found.diagnosis.cause, found.diagnosis.evidence
 
     def record(self, before: int, after: int) -> Exit:
         moment = (time.time(), self.now)

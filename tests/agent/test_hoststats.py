@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from pipeline.agent.cgroups import Cgroup, Level, locate, memory_levels
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler, machine_memory, oom_kill_count
 from pipeline.protocol import GpuSample
+from tests.agent.boxes import run_in
 from tests.agent.sensing import python, until
 
 MIB = 1 << 20
@@ -101,43 +98,15 @@ def test_a_cgroup_without_a_memory_controller_has_no_levels(tmp_path: Path) -> N
 # --- The real ones of this machine ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def child_cgroup() -> Iterator[Path]:
-    """A memory cgroup of version 1 below our own."""
-    group = cgroups.find("memory")
-    if group is None or group.version != 1:
-        pytest.skip("no memory cgroup of version 1 here")
-    folder = group.folder / f"draftdeck-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"memory cgroups cannot be made here: {error.strerror}")
-    try:
-        yield folder
-    finally:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), 9)
-        until(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
-
-
-def _run_in(folder: Path, code: str) -> subprocess.Popen[bytes]:
-    enter = f"import os; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); import sys\n"
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", enter + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-
-
 def test_a_real_oom_kill_moves_the_counter(child_cgroup: Path) -> None:
     (child_cgroup / "memory.limit_in_bytes").write_text("80M")
     group = Cgroup(1, child_cgroup, child_cgroup)
-    with _run_in(child_cgroup, "print('ready', flush=True); sys.stdin.read()") as quiet:
+    with run_in(child_cgroup, "print('ready', flush=True); sys.stdin.read()") as quiet:
         assert quiet.stdout is not None
         assert quiet.stdout.readline() == b"ready\n"
         before = oom_kill_count(quiet.pid)
         assert before == 0
-        with _run_in(child_cgroup, "held = [bytearray(1 << 20) for _ in range(200)]") as greedy:
+        with run_in(child_cgroup, "held = [bytearray(1 << 20) for _ in range(200)]") as greedy:
             assert greedy.wait(30) == -9
         assert oom_kill_count(quiet.pid) == 1
         assert cgroups.oom_kills(group) == 1
@@ -153,7 +122,7 @@ def test_a_full_page_cache_is_not_use(child_cgroup: Path, tmp_path: Path) -> Non
     code = (
         f"f = open({str(file)!r}, 'wb')\nfor _ in range(150): f.write(bytes(1 << 20))\nf.flush(); os.fsync(f.fileno())"
     )
-    with _run_in(child_cgroup, code) as writer:
+    with run_in(child_cgroup, code) as writer:
         assert writer.wait(60) == 0
     charged = int((child_cgroup / "memory.usage_in_bytes").read_text())
     if charged < 100 * MIB:
@@ -193,7 +162,7 @@ held[::4096] = b"x" * len(held[::4096])
 print("ready", flush=True)
 sys.stdin.read()
 """
-    with _run_in(child_cgroup, code) as process:
+    with run_in(child_cgroup, code) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         (level,) = memory_levels(Cgroup(1, child_cgroup, child_cgroup))

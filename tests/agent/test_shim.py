@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def soon(look: Callable[[], Any], within: float = 10.0) -> Any:
     return found
 
 
-def begin(folder: Path, script: str, **fields: Any) -> subprocess.Popen[bytes]:
+def begin(folder: Path, script: str, before: Sequence[str] = (), **fields: Any) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
     spec = {
         "job": "x", "number": 1, "argv": ["/bin/sh", "-c", script], "env": {"PATH": os.environ["PATH"], "KNOWN": "1"},
@@ -46,7 +46,7 @@ def begin(folder: Path, script: str, **fields: Any) -> subprocess.Popen[bytes]:
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SHIM), str(folder)],
+        [*before, sys.executable, "-I", "-S", str(SHIM), str(folder)],
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         env={"HIDDEN": "secret-value"},
