@@ -27,7 +27,7 @@ EXIT_CODES: Final = """exit codes:
 """
 
 USAGE: Final = 2
-CHANGING: Final = ("apply", "start", "stop", "restart", "kill", "waive", "secret")
+CHANGING: Final = ("apply", "start", "stop", "restart", "kill", "waive", "secret", "notify")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -78,6 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     secret = command("secret", "store a secret's value on the host, read from standard input")
     secret.add_argument("verb", choices=["set"])
     secret.add_argument("name", metavar="NAME")
+    notify = command("notify", "send a test message to the webhook and a heartbeat, and show the servers' answers")
+    notify.add_argument("verb", choices=["test"])
     demo = verbs.add_parser("demo", help="the whole pipeline on a small model, on this machine")
     demo.add_argument(
         "--headless", action="store_true", help="no screen: print events and the report, exit 0 if all is done"
@@ -161,6 +163,8 @@ def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
             return commands.act(host, "waive", arguments.jobs, arguments.reason)
         case "secret":
             return commands.secret(host, arguments.name)
+        case "notify":
+            return commands.notify_test(host)
         case "demo":
             places = folders(arguments.dir)
             if arguments.stop:

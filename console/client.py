@@ -25,6 +25,7 @@ from pipeline.protocol import (
     JobDetail,
     LogHits,
     LogPage,
+    NotifyTest,
     Problem,
     State,
     StreamLine,
@@ -99,6 +100,10 @@ class AgentClient:
     async def restart_crashed(self, request: ActionRequest) -> ActionReply:
         return await self._change("POST", "/v1/restart-crashed", request, ActionReply)
 
+    async def notify_test(self, request: NotifyTest) -> ActionReply:
+        """Send a test message now. The reply says what the servers answered."""
+        return await self._change("POST", "/v1/notify/test", request, ActionReply)
+
     async def upgrade(self, release: str, request: ActionRequest) -> ActionReply:
         return await self._change("POST", f"/v1/upgrade?release={quote(release)}", request, ActionReply)
 
@@ -144,7 +149,9 @@ class AgentClient:
                 raise
         return await self._send("GET", path, None, kind, parameters)
 
-    async def _change(self, method: str, path: str, request: ApplyRequest | ActionRequest, kind: type[T]) -> T:
+    async def _change(
+        self, method: str, path: str, request: ApplyRequest | ActionRequest | NotifyTest, kind: type[T]
+    ) -> T:
         deadline = time.monotonic() + RESOLVE_S
         body = msgspec.json.encode(request)
         self._link.require_live()  # what was never sent needs no resolving

@@ -16,13 +16,14 @@ from console.client import Action, AgentClient
 from console.config import Config, load
 from console.config.errors import nearest
 from console.link.errors import LinkError
-from console.plan import build, describe
+from console.plan import build, describe, notify_of
 from console.report import exit_code, report_markdown, status_json, status_text
+from console.session import operator
 from console.view import LinkView, Snapshot, fold
 from console.view.format import duration
 from console.view.text import clean
 from console.watching import Host, session_on, watch
-from pipeline.protocol import JobState
+from pipeline.protocol import JobState, NotifyTest
 
 WELL, TROUBLE, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -105,6 +106,18 @@ async def secret(host: Host, name: str) -> int:
         await hosts.set_secret(await hosts.attended(link, config), name, value)
     print(f"{name} is stored on {config.host.address}")
     return WELL
+
+
+async def notify_test(host: Host) -> int:
+    """Have the host's agent send a test message to where the config says, and show what the servers answered."""
+    config = load(host.config)
+    async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
+        place = await hosts.found(link, config)
+        async with AgentClient(link, place.bridge) as agent:
+            reply = await agent.notify_test(NotifyTest(notify_of(config), config.run.name, operator()))
+    for line in clean(reply.text).split("; "):
+        print(line, file=sys.stdout if reply.done else sys.stderr)
+    return WELL if reply.done else TROUBLE
 
 
 async def demo(places: demo_run.Folders, *, size: int, headless_run: bool, fresh: bool, broken: str) -> int:

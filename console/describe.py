@@ -40,7 +40,7 @@ def describe(config: Config, plan: Plan) -> str:
         _jobs(plan),
         _memory(config, plan),
         _draft(config),
-        _later(config, plan),
+        _later(plan),
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -54,6 +54,13 @@ def _head(config: Config, plan: Plan) -> Iterator[str]:
     yield f"server   {config.serve.engine}, {served_context(config):,} of {target.context_length:,} tokens of context"
     if config.environment.secrets:
         yield f"secrets  {', '.join(config.environment.secrets)}: stored in the container by draftdeck secret set NAME"
+    told = [f"{what} by {name}" for what, name in _told(config) if name]
+    if told:
+        yield f"notify   {', '.join(told)}: secrets that hold URLs; draftdeck notify test tries them"
+
+
+def _told(config: Config) -> tuple[tuple[str, str], ...]:
+    return ("webhook", config.notify.webhook), ("heartbeat", config.notify.heartbeat)
 
 
 def _datasets(config: Config) -> Iterator[str]:
@@ -132,10 +139,8 @@ def _millions(count: int) -> str:
     return f"{count / 1e9:.2f} B" if count >= 10**9 else f"{count / 1e6:.1f} M"
 
 
-def _later(config: Config, plan: Plan) -> Iterator[str]:
+def _later(plan: Plan) -> Iterator[str]:
     stages = {job.stage for job in plan.jobs}
     later = [stage for stage in ("extract", "train", "export", "bench") if stage not in stages]
-    if config.notify.webhook or config.notify.heartbeat:
-        later.append("notify")
     if later:
         yield f"not run by this release: {', '.join(later)}; their sections are checked and used once they are"

@@ -114,6 +114,18 @@ class JobSpec:
     autostart: bool = True  # False: started by the operator only
 
 
+NotifyFormat = Literal["auto", "ntfy", "slack", "discord", "json"]
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Who is told when nobody looks: names of the secrets that hold the URLs; "": nobody."""
+
+    webhook: str = ""
+    heartbeat: str = ""
+    format: NotifyFormat = "auto"  # what the webhook takes; "auto": told by its host
+
+
 @dataclass(frozen=True)
 class Plan:
     """The graph of jobs that the agent makes real, and the release its jobs start with."""
@@ -122,6 +134,7 @@ class Plan:
     release: str  # content hash of the deployed pipeline
     jobs: tuple[JobSpec, ...]
     reserve_memory: int = 0  # bytes admission leaves free
+    notify: Notify = Notify()
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,15 @@ class ActionRequest:
     by: str
     request: str  # unique per key press; a repeated one is answered again, not done again
     reason: str = ""  # needed for waive
+
+
+@dataclass(frozen=True)
+class NotifyTest:
+    """Body of ``POST /v1/notify/test``: send a test message there now, and say what the server answers."""
+
+    notify: Notify
+    run: str
+    by: str
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def check(config: Config, notes: Notes) -> None:
     _extract(config, notes)
     _resources(config, notes)
     _policies(config, notes)
+    _notify(config, notes)
 
 
 def _target(config: Config, notes: Notes) -> None:
@@ -264,6 +265,16 @@ def _resources(config: Config, notes: Notes) -> None:
                     f"{gpus} GPUs can never be had: the job would wait for ever",
                     allowed=f"at most resources.gpus, {resources.gpus}",
                 )
+
+
+def _notify(config: Config, notes: Notes) -> None:
+    notify = config.notify
+    if notify.webhook and notify.webhook == notify.heartbeat:
+        notes.add(
+            ("notify", "heartbeat"),
+            f"the secret {quote(notify.webhook)} holds the webhook's URL",
+            hint="name another secret: called every minute, a webhook would post every minute",
+        )
 
 
 def _policies(config: Config, notes: Notes) -> None:

@@ -194,6 +194,7 @@ class Notify:
 
     webhook: SecretName = live("")
     heartbeat: SecretName = live("")
+    format: Literal["auto", "ntfy", "slack", "discord", "json"] = live("auto")  # what the webhook takes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from pipeline.protocol import (
     JobDetail,
     LogHits,
     LogPage,
+    NotifyTest,
     Problem,
     State,
 )
@@ -73,6 +74,7 @@ class Api:
         changing = [
             Route("/v1/plan", self.plan, methods=["PUT"]),
             Route("/v1/restart-crashed", self.restart_crashed, methods=["POST"]),
+            Route("/v1/notify/test", self.notify_test, methods=["POST"]),
             Route("/v1/upgrade", self.upgrade, methods=["POST"]),
             Route("/v1/shutdown", self.shutdown, methods=["POST"]),
             Route("/v1/jobs/{name}/{action}", self.action, methods=["POST"]),
@@ -152,6 +154,9 @@ class Api:
         reply = actions.restart_crashed(self._board, await _body(request, ActionRequest))
         self._supervisor.wake()
         return _json(reply)
+
+    async def notify_test(self, request: Request) -> Response:
+        return _json(await self._supervisor.outside.test(await _body(request, NotifyTest)))
 
     async def upgrade(self, request: Request) -> Response:
         asked = await _body(request, ActionRequest)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pipeline.agent import paths, planning
+from pipeline.agent import notifier, paths, planning
 from pipeline.agent.board import Board, Job
 from pipeline.agent.progress_reader import ProgressTail
 from pipeline.agent.run import Run
@@ -28,6 +28,7 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
         return ApplyReply(found, False, refused)
     ended: list[Run] = []
     with board.transaction():
+        notifier.begin(board, request.plan.notify)
         board.store.set_plan(request.plan)
         for change in found:
             _carry_out(board, request, change, ended)

@@ -69,6 +69,7 @@ class Board:
         self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
         self.closing = False
         self.deaths: deque[Death] = deque(maxlen=200)
+        self.remarks: dict[str, str] = {}  # what goes wrong beside the jobs, shown with the host's own remarks
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
         self._listeners: set[asyncio.Event] = set()
         self._changing = False
@@ -181,7 +182,10 @@ class Board:
 
     def beat(self) -> Beat:
         samples = {name: self._sample(job) for name, job in self.jobs.items() if job.status.attempt}
-        return Beat(time.time(), self.store.seq, self.host, samples)
+        host = self.host
+        if host is not None and self.remarks:
+            host = replace(host, remarks=(*host.remarks, *self.remarks.values()))
+        return Beat(time.time(), self.store.seq, host, samples)
 
     def _sample(self, job: Job) -> JobSample:
         """What is known of a job now: figures that could not be taken for a while are left out, they may be untrue."""

@@ -9,6 +9,7 @@ from typing import Final
 from pipeline.protocol import LIVE, Change, JobSpec, JobState, JobStatus, Plan, Progress
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 PROCESS_FIELDS: Final = ("argv", "env", "secrets", "oom_score_adj", "service")
 """What a running process was given and keeps; every other field takes effect on a running job."""
 
@@ -31,6 +32,9 @@ def faults(plan: Plan) -> list[str]:
         ]
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", plan.release) or plan.release.startswith("."):
         found.append(f"release {plan.release!r} is no release's name")
+    for name in (plan.notify.webhook, plan.notify.heartbeat):
+        if name and not SECRET.fullmatch(name):
+            found.append(f"notify names {name!r}, which is no secret's name: letters, digits and _")
     return found or _cycles(plan)
 
 

@@ -1,4 +1,4 @@
-"""The journal: plan, jobs, attempts, numbered events, answered requests, and the history of figures, in SQLite.
+"""The journal: plan, jobs, attempts, numbered events, answered requests, marks, and the history of figures, in SQLite.
 
 State changes are durable when the call returns (WAL, synchronous=FULL). The history has its own connection, which may
 be used from another thread and loses at most its newest seconds when the machine fails.
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from pipeline.protocol import ActionReply, Attempt, Event, JobStatus, Plan
+
+Kind = TypeVar("Kind")
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 1), body BLOB NOT NULL);
@@ -24,6 +26,7 @@ CREATE TABLE IF NOT EXISTS attempts (job TEXT, number INTEGER, ended INTEGER NOT
     PRIMARY KEY (job, number));
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, at REAL NOT NULL, reply BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, job TEXT, figure TEXT, UNIQUE (job, figure));
 CREATE TABLE IF NOT EXISTS recent (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
@@ -133,6 +136,14 @@ class Store:
         """Up to ``limit`` events after number ``since``, in order."""
         rows = self._db.execute("SELECT body FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit)).fetchall()
         return [msgspec.json.decode(row[0], type=Event) for row in rows]
+
+    def mark(self, name: str, kind: type[Kind]) -> Kind | None:
+        """What the agent keeps for itself under a name."""
+        row = self._db.execute("SELECT body FROM marks WHERE name = ?", (name,)).fetchone()
+        return msgspec.json.decode(row[0], type=kind) if row else None
+
+    def set_mark(self, name: str, value: object) -> None:
+        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, msgspec.json.encode(value)))
 
     def reply_to(self, request: str) -> ActionReply | None:
         """The answer a request was given before."""

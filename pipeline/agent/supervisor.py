@@ -20,7 +20,10 @@ from pipeline.agent import admitting, cgroups, endings, paths, policy, watching
 from pipeline.agent.actions import act
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
+from pipeline.agent.heartbeat import beat
 from pipeline.agent.identity import boot_id, container_id, identify
+from pipeline.agent.notifier import Notifier
+from pipeline.agent.outside import Outside
 from pipeline.agent.records import Started
 from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare
 from pipeline.agent.senses import Senses
@@ -29,6 +32,8 @@ from pipeline.agent.store import Figures, Store
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
 RETRY_S: Final = 1.0
+LOOKING_S: Final = 15.0
+"""An agent that has not looked at its jobs for so long is stuck."""
 QUEUE_WORDS_S: Final = 10.0
 """How often the reason of a queued job may change: the memory that is left changes all the time."""
 
@@ -48,6 +53,7 @@ class Supervisor:
         self.figures = Figures(journal)
         self.senses = Senses(workdir)
         self.spare = Spare(workdir)
+        self.outside = Outside(workdir)
         me = identify(os.getpid())
         assert me is not None
         self.me = me
@@ -56,6 +62,7 @@ class Supervisor:
         self._closing = False
         self._draining = False
         self._noted: set[str] = set()
+        self._stuck: float | None = None  # monotonic; since when the plan cannot be followed
 
     # --- life ---
 
@@ -79,6 +86,8 @@ class Supervisor:
         self._task(watching.warm_up())
         self._task(watching.recall(self.board, self.senses, self._run_of))
         self._task(watching.watch(self.board, self.senses, self.figures, self.wake))
+        self._task(Notifier(self.board, self.outside).run())
+        self._task(beat(self.board, self.outside, self.looking))
         self.wake()
 
     async def close(self) -> None:
@@ -111,6 +120,11 @@ class Supervisor:
         while self.board.runs():  # noqa: ASYNC110 - they end one by one
             await asyncio.sleep(0.02)
 
+    def looking(self) -> bool:
+        """Whether jobs are looked at and the plan is followed, as they should be all the time."""
+        now = time.monotonic()
+        return now - self.board.looked_at < LOOKING_S and (self._stuck is None or now - self._stuck < LOOKING_S)
+
     # --- deciding ---
 
     def wake(self) -> None:
@@ -125,7 +139,9 @@ class Supervisor:
             return
         try:
             self.reconcile()
+            self._stuck = None
         except (sqlite3.Error, OSError):
+            self._stuck = self._stuck or time.monotonic()
             log.exception("the plan could not be followed; trying again")
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
 

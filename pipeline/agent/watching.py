@@ -14,6 +14,7 @@ from pipeline.agent.environment import login_environment
 from pipeline.agent.identity import exiting
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
+from pipeline.agent.shortage import Memory
 from pipeline.agent.store import Figures
 from pipeline.protocol import BEAT_S, JobSample, JobState, Readiness, ServerSample
 
@@ -23,6 +24,8 @@ HISTORY_S: Final = 5.0
 PROBE_S: Final = 2.0
 NOT_READY_LOOKS: Final = 2
 """A service that was ready has to fail so many looks in a row before it is not."""
+
+MEMORY_MARK: Final = "memory short"
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
     loop = asyncio.get_running_loop()
     next_look = next_history = loop.time()
     struck: list[tuple[Run, int]] = []
+    memory = Memory(short=bool(board.store.mark(MEMORY_MARK, bool)))
     while True:
         try:
             runs = board.runs()
@@ -55,6 +59,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
                 next_look = loop.time() + LOOK_S - 0.05
                 board.host, seen = await senses.call(senses.look, runs)
                 take(board, seen)
+                judge_memory(board, memory)
                 if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in board.jobs.values()):
                     wake()
             if loop.time() >= next_history:
@@ -89,6 +94,23 @@ def take(board: Board, seen: dict[str, Seen]) -> None:
         judge_stall(board, job, found)
     board.looked_at = time.monotonic()
     board.announce()
+
+
+def judge_memory(board: Board, memory: Memory) -> None:
+    """Say it when memory runs short and when there is enough again, once each."""
+    if board.host is None:
+        return
+    users = [(job.spec.name, job.sample.memory or 0) for job in board.jobs.values() if job.run is not None]
+    text = memory.look(board.host, users, time.monotonic())
+    if not text:
+        return
+    try:
+        with board.transaction():
+            board.store.set_mark(MEMORY_MARK, memory.short)
+            board.tell("host", text)
+    except BaseException:
+        memory.short = not memory.short  # it was not told
+        raise
 
 
 def judge_stall(board: Board, job: Job, seen: Seen) -> None:

@@ -17,7 +17,7 @@ from console.config.decode import sections
 from console.config.fields import class_of
 from console.config.flags import NAMED
 from console.demo_config import SOURCES, demo_config
-from pipeline.protocol import JobSpec, Need, Plan
+from pipeline.protocol import JobSpec, Need, Notify, Plan
 from tests.config.sources import TEXT, changed, line_of, real
 
 RELEASE = "0123456789abcdef"
@@ -282,6 +282,16 @@ def test_the_description_is_the_run_in_numbers() -> None:
     ):
         assert part in text
     assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_whom_to_tell_travels_as_names_and_changes_no_job() -> None:
+    text = changed('webhook = ""', 'webhook = "HOOK"').replace('heartbeat = ""', 'heartbeat = "BEAT"')
+    config = parse(text.encode())
+    told, silent = made(config), made(real())
+    assert told.notify == Notify("HOOK", "BEAT") and silent.notify == Notify()
+    assert told.jobs == silent.jobs
+    words = plan.describe(config, told)
+    assert "notify   webhook by HOOK, heartbeat by BEAT" in words and "notify " not in plan.describe(real(), silent)
 
 
 def test_the_demos_config_is_the_same_run_at_its_size() -> None:

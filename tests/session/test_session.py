@@ -29,7 +29,10 @@ from console.session import ClientFactory, Session
 from console.tui.app import Deck
 from console.view import Snapshot
 from console.watching import Host
+from pipeline.agent.environment import write_secret
+from pipeline.agent.paths import runtime_dir
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
+from tests.agent.receiver import receiver
 from tests.link.conftest import LoopbackServer
 from tests.tui.screen import until, until_shown
 
@@ -253,6 +256,22 @@ async def test_a_look_says_that_the_link_is_live(
     assert found["link"]["state"] == "live"
     assert found["attention"]["text"].startswith("1 needs you: prep:B6 failed")
     assert 0 <= found["link"]["for_s"] < 60
+
+
+async def test_a_test_message_goes_where_the_config_says(
+    loopback: LoopbackServer, workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_for(loopback, workdir, tmp_path)
+    config.write_text(config.read_text() + '\n[notify]\nwebhook = "HOOK"\nheartbeat = "BEAT"\n')
+    async with receiver() as there, following(loopback, workdir) as it:
+        await it.state("prep:B6", JobState.FAILED)
+        assert await commands.notify_test(Host(config)) == commands.TROUBLE
+        assert "webhook: secret HOOK is not set here: draftdeck secret set HOOK" in capsys.readouterr().err
+        for name in ("HOOK", "BEAT"):
+            write_secret(runtime_dir(workdir), name, there.url(f"/{name}-4711"))
+        assert await commands.notify_test(Host(config)) == commands.WELL
+        assert capsys.readouterr().out == "webhook (json): 200 OK\nheartbeat: 200 OK\n"
+        assert [asked.target for asked in there.asked] == ["/HOOK-4711", "/BEAT-4711"]
 
 
 def test_the_screen_waits_for_nothing_that_connects() -> None:
