@@ -338,7 +338,7 @@ def settled(rig: Rig) -> bool:
     with contextlib.closing(sqlite3.connect(f"file:{rig.workdir}/agent/journal.db?mode=ro", uri=True)) as journal:
         row = journal.execute("SELECT body FROM marks WHERE name = ?", (MARK,)).fetchone()
         told = msgspec.json.decode(row[0], type=Told)
-        ends = journal.execute("SELECT max(seq) FROM events WHERE body LIKE '%failed%'").fetchone()[0]
+        ends = journal.execute("SELECT max(seq) FROM events WHERE cast(body AS TEXT) LIKE '%failed%'").fetchone()[0]
     return told.seq >= ends and not told.trying
 
 
