@@ -14,7 +14,7 @@ from console.config.graph import BASELINE, SERVER_NAMES, needs_of, uses_baseline
 from console.config.schema import Config, Dataset, Partition
 from console.config.stages import StagePolicy
 from console.describe import describe
-from pipeline.protocol import JobSpec, Need, Notify, Plan, Readiness, Resources, RestartPolicy
+from pipeline.protocol import DiskPolicy, JobSpec, Need, Notify, Plan, Readiness, Resources, RestartPolicy
 
 __all__ = [
     "BATCH_OOM",
@@ -52,13 +52,24 @@ def build(config: Config, release: str) -> Plan:
         jobs.append(_baseline(config, needs, hashes))
     jobs += [_generate(config, needs, hashes), _merge(config, needs, hashes)]
     return Plan(
-        config.run.name, release, tuple(jobs), reserve_memory=config.resources.reserve, notify=notify_of(config)
+        config.run.name,
+        release,
+        tuple(jobs),
+        reserve_memory=config.resources.reserve,
+        notify=notify_of(config),
+        disk=disk_of(config),
     )
 
 
 def notify_of(config: Config) -> Notify:
     """Whom the agent tells, by the names of the secrets that hold the URLs."""
     return Notify(config.notify.webhook, config.notify.heartbeat, config.notify.format)
+
+
+def disk_of(config: Config) -> DiskPolicy:
+    """The rules for the disk of the work directory."""
+    disk = config.disk
+    return DiskPolicy(disk.log, disk.old_logs, disk.old_attempts, disk.warn_left, disk.warn_share)
 
 
 def model_of(config: Config) -> str:

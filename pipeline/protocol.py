@@ -127,6 +127,17 @@ class Notify:
 
 
 @dataclass(frozen=True)
+class DiskPolicy:
+    """What the agent does with the disk of the work directory. Takes effect at once."""
+
+    log: int = 2 * 10**9  # bytes a running job's log takes; the front of a longer one is given back
+    old_logs: int = 4 * 10**9  # bytes the logs of a job's earlier attempts take together
+    old_attempts: int = 100  # earlier attempts of a job whose files are kept
+    warn_left_s: float = 6 * 3600.0  # a disk that is full sooner at the present rate is worth a warning
+    warn_share: float = 0.05  # so is one with less than this share free
+
+
+@dataclass(frozen=True)
 class Plan:
     """The graph of jobs that the agent makes real, and the release its jobs start with."""
 
@@ -135,6 +146,7 @@ class Plan:
     jobs: tuple[JobSpec, ...]
     reserve_memory: int = 0  # bytes admission leaves free
     notify: Notify = Notify()
+    disk: DiskPolicy = DiskPolicy()
 
 
 @dataclass(frozen=True)
@@ -433,6 +445,7 @@ class LogPage:
     offset: int  # of the first byte of data
     size: int  # of the whole file now
     data: bytes
+    first: int = 0  # of the first byte kept: what was before was given back to the disk
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from console.config.units import show_size
 AUX_STATES: Final = 3
 """Hidden states that an EAGLE-3 draft fuses."""
 
+LEAST_LOG: Final = 10**6
+
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 URL: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(?:/[!-~]*)?")
 SECRET: Final = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|KEY)$")
@@ -37,6 +39,12 @@ def check(config: Config, notes: Notes) -> None:
     _resources(config, notes)
     _policies(config, notes)
     _notify(config, notes)
+    if config.disk.log < LEAST_LOG:
+        notes.add(
+            ("disk", "log"),
+            f"{show_size(config.disk.log)} would not keep what tells why a job ended",
+            allowed=f"at least {show_size(LEAST_LOG)}",
+        )
 
 
 def _target(config: Config, notes: Notes) -> None:

@@ -189,6 +189,17 @@ class Merge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disk:
+    """The disk of the work directory: how much logs may take of it, and when it is short."""
+
+    log: Size = live(2 * 10**9)  # of a running job; the front of a longer one is given back to the disk
+    old_logs: Size = live(4 * 10**9)  # of all earlier attempts of a job together; the oldest go first
+    old_attempts: Amount = live(100)  # earlier attempts of a job whose files are kept
+    warn_left: Duration = live(6 * 3600.0)  # full sooner than this at the present rate is worth a warning
+    warn_share: Annotated[float, Range(0, 0.9)] = live(0.05)  # so is less than this share free
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notify:
     """Names of the secrets that hold the URLs; empty: no notification."""
 
@@ -217,4 +228,5 @@ class Config:
     bench: Bench = Bench()
     resources: Resources = Resources()
     policy: Policies = Policies()
+    disk: Disk = Disk()
     notify: Notify = Notify()

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from console.view import format as fmt
 from console.view.text import shown_line
 from pipeline.protocol import LogPage
 
@@ -29,6 +30,7 @@ class LogBuffer:
         self.start = 0  # offset of the first line held
         self.end = 0  # offset after the last byte taken
         self.size = 0  # of the file, as last heard
+        self.first = 0  # offset of the first byte the host has kept: what was before was given back to its disk
         self.skipped = 0  # bytes jumped over because the log grew faster than it is shown
         self._pending = b""  # bytes after the last newline
         self._pending_at = 0
@@ -38,24 +40,32 @@ class LogBuffer:
         """The line that has no newline yet."""
         return LogLine(self._pending_at, shown_line(self._pending)) if self._pending else None
 
+    @property
+    def notice(self) -> LogLine | None:
+        """What is said in place of a front that is gone, where the window reaches back to it."""
+        if not self.first or self.start > self.first:
+            return None
+        part = "all" if self.first >= self.size else "the first"
+        return LogLine(self.first, f"── {part} {fmt.size(self.first)} of this log were given back to the disk ──")
+
     def restart(self, page: LogPage) -> None:
-        """Forget everything and begin with ``page``; its first, cut line is dropped unless the file starts there."""
+        """Begin anew with ``page``; its first line is dropped where it is cut and more is kept before it."""
         self.lines.clear()
         data, offset = page.data, page.offset
-        if offset > 0:
+        if offset > page.first:
             newline = data.find(b"\n")
             if newline >= 0:
                 data, offset = data[newline + 1 :], offset + newline + 1
         self.start = self.end = self._pending_at = offset
         self._pending = b""
-        self.append(LogPage(page.attempt, offset, page.size, data))
+        self.append(LogPage(page.attempt, offset, page.size, data, page.first))
 
     def append(self, page: LogPage) -> int:
         """Take ``page`` where it continues the window, and return how many lines it added.
 
         A page from elsewhere starts the window anew; the bytes between are counted as skipped.
         """
-        self.size = page.size
+        self._heard(page)
         if page.offset != self.end:
             self.skipped += max(0, page.offset - self.end)
             self.restart(page)
@@ -82,9 +92,9 @@ class LogBuffer:
 
         Lines at the end of a full window make room.
         """
-        self.size = page.size
+        self._heard(page)
         data, offset = page.data[: max(0, self.start - page.offset)], page.offset
-        if offset > 0:
+        if offset > page.first:
             newline = data.find(b"\n")
             if 0 <= newline < len(data) - 1:
                 data, offset = data[newline + 1 :], offset + newline + 1
@@ -103,6 +113,9 @@ class LogBuffer:
         self.lines.extendleft(reversed(found))
         self.start = offset
         return len(found)
+
+    def _heard(self, page: LogPage) -> None:
+        self.size, self.first = page.size, max(self.first, page.first)
 
     def line_at(self, offset: int) -> int | None:
         """Index of the line that begins at or holds the byte at ``offset``; None where the window does not hold it."""

@@ -9,8 +9,11 @@ import re
 import struct
 import time
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from pipeline.agent.holes import data_from
 
 INDEX_EVERY_S: Final = 1.0
 PAGE_LIMIT: Final = 1 << 20
@@ -75,21 +78,39 @@ def time_at(index_path: Path, offset: int) -> float | None:
         return None
 
 
-def page(path: Path, offset: int, limit: int) -> tuple[int, int, bytes]:
-    """At most ``limit`` bytes from ``offset`` on: (offset of the first byte, size of the log, bytes).
+@dataclass(frozen=True)
+class Page:
+    """A piece of a log. ``first`` is the offset of the first byte that is kept: what was before was given back."""
 
-    A negative offset counts from the end. What was cut from a log's front is a hole in its file, and is skipped: the
-    offset that comes back says so.
-    """
+    offset: int  # of the first byte of data
+    size: int  # of the log
+    data: bytes
+    first: int = 0
+
+
+def page(path: Path, offset: int, limit: int) -> Page:
+    """At most ``limit`` bytes from ``offset`` on; a negative one counts from the end. None of what was given back."""
     try:
         with path.open("rb") as file:
+            handle = file.fileno()
             size = file.seek(0, os.SEEK_END)
             start = max(0, size + offset) if offset < 0 else min(offset, size)
-            start = _data_from(file.fileno(), start, size)
-            file.seek(start)
-            return start, size, file.read(max(0, min(limit, PAGE_LIMIT)))
+            limit = max(0, min(limit, PAGE_LIMIT))
+            while True:
+                start = data_from(handle, start, size)
+                data = os.pread(handle, limit, start)
+                size = os.fstat(handle).st_size
+                first = data_from(handle, 0, size)
+                if first <= start:  # else the front was given back meanwhile
+                    break
+                start = first
+            if 0 < first == start:  # the rest of a block that was cut through
+                kept = data.lstrip(b"\0")
+                first = start = start + len(data) - len(kept)
+                data = kept
+            return Page(start, size, data, first)
     except FileNotFoundError:
-        return 0, 0, b""
+        return Page(0, 0, b"")
 
 
 def search(path: Path, text: str, offset: int, limit: int, budget_bytes: int) -> tuple[tuple[int, ...], int]:
@@ -103,7 +124,7 @@ def search(path: Path, text: str, offset: int, limit: int, budget_bytes: int) ->
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            at = _data_from(file.fileno(), max(0, offset), size)
+            at = data_from(file.fileno(), max(0, offset), size)
             stop = min(size, at + max(budget_bytes, 2 * LINE_KEPT))
             file.seek(at)
             scan = _Scan(text, at, limit)
@@ -165,7 +186,7 @@ class _Scan:
 
 def tail(path: Path, limit: int) -> bytes:
     """The last ``limit`` bytes; nothing for a log that is not there."""
-    return page(path, -limit, limit)[2] if limit > 0 else b""
+    return page(path, -limit, limit).data if limit > 0 else b""
 
 
 def last_line(path: Path, limit: int = 200) -> str:
@@ -214,13 +235,3 @@ def _record(file: BinaryIO, number: int) -> tuple[float, int]:
     file.seek(number * _RECORD.size)
     at, size = _RECORD.unpack(file.read(_RECORD.size))
     return at, size
-
-
-def _data_from(handle: int, offset: int, size: int) -> int:
-    """The first offset from ``offset`` on that is not in a hole."""
-    if offset >= size:
-        return size
-    try:
-        return os.lseek(handle, offset, os.SEEK_DATA)
-    except OSError:  # a hole to the end, or a file system that knows no holes
-        return offset

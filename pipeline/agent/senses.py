@@ -15,6 +15,7 @@ from pipeline.agent import job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
+from pipeline.agent.log_caps import LogCaps
 from pipeline.agent.progress_reader import ProgressTail
 from pipeline.agent.run import Run
 from pipeline.protocol import HostSample, JobSample, Progress, Result
@@ -60,6 +61,7 @@ class Senses:
         self._thread = ThreadPoolExecutor(1, "senses")
         self._gpus = GpuWatch()
         self._host = HostSampler(workdir)
+        self.log_caps = LogCaps()
         self._trackers: dict[str, _Tracker] = {}
         self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings
         self._began = time.monotonic()
@@ -80,8 +82,8 @@ class Senses:
         seen = {run.job: self._look_at(run, table, now) for run in runs}
         for name in self._trackers.keys() - seen.keys():
             del self._trackers[name]
-        host = self._host.sample(self._gpus.latest(), self._gpus.remarks(), self._kills_in_jobs)
-        return host, seen
+        remarks = self._gpus.remarks() + self.log_caps.remarks
+        return self._host.sample(self._gpus.latest(), remarks, self._kills_in_jobs), seen
 
     def tick(self, runs: tuple[Run, ...]) -> list[tuple[Run, int]]:
         """Once a second: note the size of each log, and how many processes the kernel has killed for memory.
@@ -121,8 +123,8 @@ class Senses:
         tracker.tail.poll()
         tracker.index.tick()
         self._trackers.pop(run.job, None)
-        _, size, tail = logs.page(run.log, -LOG_TAIL, LOG_TAIL)
-        return Remains(tail, size, tracker.tail.progress, tracker.tail.result)
+        end = logs.page(run.log, -LOG_TAIL, LOG_TAIL)
+        return Remains(end.data, end.size, tracker.tail.progress, tracker.tail.result)
 
     def _look_at(self, run: Run, table: procs.Table, now: float) -> Seen:
         tracker = self._tracker(run)

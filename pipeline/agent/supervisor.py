@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admitting, cgroups, endings, paths, policy, watching
+from pipeline.agent import admitting, cgroups, endings, paths, policy, space, watching
 from pipeline.agent.actions import act
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
@@ -88,6 +88,7 @@ class Supervisor:
         self._task(watching.watch(self.board, self.senses, self.figures, self.wake))
         self._task(Notifier(self.board, self.outside).run())
         self._task(beat(self.board, self.outside, self.looking))
+        self._task(space.keep_logs(self.board, self.senses, self.workdir))
         self.wake()
 
     async def close(self) -> None:

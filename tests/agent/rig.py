@@ -28,6 +28,7 @@ from pipeline.protocol import (
     ActionRequest,
     ApplyReply,
     ApplyRequest,
+    DiskPolicy,
     JobSpec,
     JobState,
     JobStatus,
@@ -129,8 +130,14 @@ class Rig:
         assert answer.status_code == 200, answer.text
         return msgspec.json.decode(answer.content, type=State)
 
-    async def apply(self, *jobs: JobSpec, confirm: tuple[str, ...] = (), dry_run: bool = False) -> ApplyReply:
-        request = ApplyRequest(Plan("test", RELEASE, jobs), "tester", confirm, dry_run)
+    async def apply(
+        self,
+        *jobs: JobSpec,
+        confirm: tuple[str, ...] = (),
+        dry_run: bool = False,
+        disk: DiskPolicy = DiskPolicy(),  # noqa: B008 - frozen
+    ) -> ApplyReply:
+        request = ApplyRequest(Plan("test", RELEASE, jobs, disk=disk), "tester", confirm, dry_run)
         answer = await self.client.put("/v1/plan", content=msgspec.json.encode(request))
         return msgspec.json.decode(answer.content, type=ApplyReply)
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import ctypes
 import os
 import re
+import threading
 import time
 import unicodedata
 from pathlib import Path
@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.agent import logs
-from pipeline.agent.logs import LINE_KEPT, LogIndexer, last_line, page, plain, search, tail, time_at
+from pipeline.agent.holes import allocated, give_back
+from pipeline.agent.logs import LINE_KEPT, LogIndexer, Page, last_line, page, plain, search, tail, time_at
 from tests.agent.sensing import until
 
 # --- Plain text ------------------------------------------------------------------------------------------------------
@@ -66,14 +67,14 @@ def test_text_without_control_characters_stays(text: str) -> None:
 def test_pages_from_the_front_and_from_the_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(bytes(range(256)) * 4)
-    assert page(log, 0, 3) == (0, 1024, b"\x00\x01\x02")
-    assert page(log, 1000, 100) == (1000, 1024, bytes(range(232, 256)))
-    assert page(log, -2, 100) == (1022, 1024, b"\xfe\xff")
-    assert page(log, -5000, 2) == (0, 1024, b"\x00\x01")
-    assert page(log, 5000, 2) == (1024, 1024, b"")
-    assert page(log, 0, -1) == (0, 1024, b"")
-    assert page(tmp_path / "none", 0, 10) == (0, 0, b"")
-    assert len(page(log, 0, 1 << 30)[2]) == 1024
+    assert page(log, 0, 3) == Page(0, 1024, b"\x00\x01\x02")
+    assert page(log, 1000, 100) == Page(1000, 1024, bytes(range(232, 256)))
+    assert page(log, -2, 100) == Page(1022, 1024, b"\xfe\xff")
+    assert page(log, -5000, 2) == Page(0, 1024, b"\x00\x01")
+    assert page(log, 5000, 2) == Page(1024, 1024, b"")
+    assert page(log, 0, -1) == Page(0, 1024, b"")
+    assert page(tmp_path / "none", 0, 10) == Page(0, 0, b"")
+    assert len(page(log, 0, 1 << 30).data) == 1024
     assert tail(log, 2) == b"\xfe\xff"
     assert tail(log, 0) == b""
     assert tail(tmp_path / "none", 10) == b""
@@ -86,30 +87,79 @@ def test_a_log_of_10_gb_opens_at_once(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"the last line\n")
     began = time.perf_counter()
-    offset, size, data = page(log, -14, 100)
+    end = page(log, -14, 100)
     line = last_line(log)
     assert time.perf_counter() - began < 0.2
-    assert (offset, size, data) == (10 << 30, (10 << 30) + 14, b"the last line\n")
+    assert end == Page(10 << 30, (10 << 30) + 14, b"the last line\n", 10 << 30)
     assert line == "the last line"
 
 
-def test_what_was_cut_from_the_front_is_skipped(tmp_path: Path) -> None:
+def test_a_front_that_was_given_back_is_skipped_and_told(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"old\n" * 65536 + b"new\n" * 65536)
-    handle = os.open(log, os.O_RDWR)
+    before = allocated(log)
     try:
-        punch_keep_size = 3
-        cut = ctypes.CDLL(None, use_errno=True).fallocate(
-            handle, punch_keep_size, ctypes.c_long(0), ctypes.c_long(65536 * 4)
-        )
-    finally:
-        os.close(handle)
-    if cut != 0:
-        pytest.skip("the temporary folder's file system punches no holes")
-    assert page(log, 0, 8) == (65536 * 4, 65536 * 8, b"new\nnew\n")
-    found, upto = search(log, "new", 0, 1, 1 << 20)
-    assert found == (65536 * 4,)
-    assert upto == 65536 * 4 + 4
+        give_back(log, 65536 * 4)
+    except OSError as error:
+        pytest.skip(f"the temporary folder's file system punches no holes: {error.strerror}")
+    assert allocated(log) <= before - 65536 * 4
+    first, size = 65536 * 4, 65536 * 8
+    assert page(log, 0, 8) == Page(first, size, b"new\nnew\n", first)
+    assert page(log, first - 100, 4) == Page(first, size, b"new\n", first)
+    assert page(log, first + 4, 4) == Page(first + 4, size, b"new\n", first)
+    assert page(log, -4, 4) == Page(size - 4, size, b"new\n", first)
+    assert page(log, -size, 4) == Page(first, size, b"new\n", first)
+    assert last_line(log) == "new"
+    assert search(log, "new", 0, 1, 1 << 20) == ((first,), first + 4)
+    assert search(log, "old", 0, 1, 1 << 20) == ((), size)
+
+
+def test_a_cut_within_a_block_of_the_file_system_shows_no_zeros(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 100_000)
+    try:
+        give_back(log, 70_000)
+    except OSError as error:
+        pytest.skip(f"the temporary folder's file system punches no holes: {error.strerror}")
+    assert page(log, 0, 50_000) == Page(70_000, 100_000, b"x" * 30_000, 70_000)
+
+
+def test_a_log_given_back_as_a_whole_keeps_its_size(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 100_000)
+    try:
+        give_back(log, 1 << 20)
+    except OSError as error:
+        pytest.skip(f"the temporary folder's file system punches no holes: {error.strerror}")
+    assert page(log, -10, 10) == page(log, 0, 10) == Page(100_000, 100_000, b"", 100_000)
+    assert last_line(log) == ""
+    assert search(log, "x", 0, 10, 1 << 20) == ((), 100_000)
+
+
+def test_pages_of_a_log_whose_front_is_given_back_meanwhile_hold_no_zeros(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    block = b"a line of a log that is read while its front goes\n" * 20_000
+    done = threading.Event()
+
+    def grow() -> None:
+        try:
+            with log.open("ab", buffering=0) as file:
+                for number in range(1, 200):
+                    file.write(block)
+                    give_back(log, (number - 1) * len(block) // 65536 * 65536)
+        finally:
+            done.set()
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    seen = 0
+    while not done.is_set():
+        found = page(log, 0, 1 << 16)
+        assert b"\0" not in found.data
+        seen = max(seen, found.first)
+    writer.join()
+    assert seen > 0
 
 
 # --- Search ----------------------------------------------------------------------------------------------------------
@@ -150,7 +200,7 @@ def test_search_reads_no_more_than_its_budget_and_goes_on_from_there(tmp_path: P
     every = _everything(log, "needle", 1 << 18)
     assert len(every) == 10
     for at in every:
-        assert b"needle" in page(log, at, 25)[2].split(b"\n")[0]
+        assert b"needle" in page(log, at, 25).data.split(b"\n")[0]
 
 
 def test_search_in_a_line_longer_than_any_block(tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ CASES = [
            ("did you mean", '"slack"')),
     Broken("shard beyond the budget", 'shard_size = "4 GB"', 'shard_size = "4 TB"', "shard_size", "extract.shard_size",
            ("at most extract.disk_budget, 2 TB",)),
+    Broken("a log too short to tell anything", 'log = "2 GB"', 'log = "2 kB"', 'log = "2 kB"', "disk.log",
+           ("at least 1 MB",)),
     Broken("back-off shorter than its start", 'backoff = "5 s"', 'backoff = "5 s"\nbackoff_max = "1 s"', "backoff_max",
            "policy.serve.backoff_max", ("at least policy.serve.backoff",)),
     Broken("quotes not closed", 'name = "kimi-k2.5-eagle3"', 'name = "kimi-k2.5-eagle3', "name =", "",

@@ -17,7 +17,7 @@ from console.config.decode import sections
 from console.config.fields import class_of
 from console.config.flags import NAMED
 from console.demo_config import SOURCES, demo_config
-from pipeline.protocol import JobSpec, Need, Notify, Plan
+from pipeline.protocol import DiskPolicy, JobSpec, Need, Notify, Plan
 from tests.config.sources import TEXT, changed, line_of, real
 
 RELEASE = "0123456789abcdef"
@@ -200,6 +200,13 @@ def test_policies_resources_and_secrets_reach_the_jobs() -> None:
     assert spec.env["TOKENIZERS_PARALLELISM"] == "false"
     assert made(config).reserve_memory == 48 * 10**9
     assert job(config, "generate").restart.limit == 20
+
+
+def test_the_rules_for_the_disk_reach_the_plan_and_touch_no_job() -> None:
+    before, after = made(real()), made(parse(changed('log = "2 GB"', 'log = "500 MB"').encode()))
+    assert before.disk == DiskPolicy()
+    assert after.disk == DiskPolicy(log=500 * 10**6)
+    assert after.jobs == before.jobs
 
 
 EVERY = {*PREPS, "serve:baseline", "generate", "merge"}

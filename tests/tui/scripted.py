@@ -18,6 +18,7 @@ class ScriptedSession:
         self.snapshot = snapshot
         self.log_bytes = log
         self.earlier_log = b""
+        self.given_back = 0
         self.asked: list[tuple[str, str]] = []
         self.pages: list[tuple[int, int]] = []
         self.refuse = ""
@@ -63,7 +64,8 @@ class ScriptedSession:
         await self.hold_pages.wait()
         data = self.earlier_log if attempt == 1 and self.earlier_log else self.log_bytes
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
-        return LogPage(attempt, start, len(data), data[start : start + limit])
+        start = max(start, min(self.given_back, len(data)))
+        return LogPage(attempt, start, len(data), data[start : start + limit], self.given_back)
 
     async def search(self, job: str, attempt: int, text: str, offset: int, limit: int) -> LogHits:
         assert self.snapshot.job(job) is not None

@@ -195,3 +195,33 @@ async def test_a_page_on_its_way_holds_up_no_other_attempt() -> None:
         session.hold_pages.set()
         await until_shown(pilot, "the attempt before ended here")
         assert not any("step 39999" in row for row in shown(app))
+
+
+async def test_a_front_that_was_given_back_is_words_not_zeros() -> None:
+    app, session = deck()
+    session.log_bytes = bytes(len(LINES)) + LINES
+    session.given_back = len(LINES)
+    async with app.run_test(size=(100, 24)) as pilot:
+        screen = await open_log(pilot, app)
+        await until_shown(pilot, "step 39999")
+        await until_shown(pilot, "MB of its front given back to the disk")
+        await pilot.press("g")
+        await until_shown(pilot, "── the first 1.6 MB of this log were given back to the disk ──")
+        await until_shown(pilot, "step 00000")
+        view = screen.query_one(LogView)
+        asked = len(session.pages)
+        await pilot.press("j", "k", "k")
+        await pilot.pause()
+        assert view.top_offset == len(LINES)
+        assert len(session.pages) == asked  # there is nothing before it to be asked for
+        await pilot.press("slash", *"step 00007", "enter")
+        await until_shown(pilot, "step 00007")
+
+
+async def test_an_attempt_of_whose_log_nothing_is_kept_says_so() -> None:
+    app, session = deck()
+    session.log_bytes = bytes(3_000_000)
+    session.given_back = 3_000_000
+    async with app.run_test(size=(100, 24)) as pilot:
+        await open_log(pilot, app)
+        await until_shown(pilot, "all 3.0 MB of this log were given back to the disk")

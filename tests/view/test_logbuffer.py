@@ -18,6 +18,10 @@ def page(data: bytes, offset: int, limit: int) -> LogPage:
     return LogPage(1, offset, len(data), data[offset : offset + limit])
 
 
+def noticed(buffer: LogBuffer) -> str:
+    return buffer.notice.text if buffer.notice is not None else ""
+
+
 def texts(buffer: LogBuffer) -> list[str]:
     return [line.text for line in buffer.lines]
 
@@ -138,3 +142,26 @@ def test_a_search_finds_everything_once(where: list[int], begin: int, step: int)
     for offset in (begin, 0, 999):
         assert search.after(offset) == next((hit for hit in where if hit > offset), None)
         assert search.before(offset) == next((hit for hit in reversed(where) if hit < offset), None)
+
+
+def test_what_was_given_back_is_said_where_the_window_reaches_it() -> None:
+    buffer = LogBuffer()
+    buffer.restart(LogPage(1, 5_000_000_100, 5_000_000_200, b"cut line\nwhole line\n", 5_000_000_000))
+    assert not noticed(buffer)  # there is more before
+    assert buffer.prepend(LogPage(1, 5_000_000_000, 5_000_000_200, b"x" * 108 + b"\n", 5_000_000_000)) == 1
+    assert "the first 5.0 GB of this log were given back to the disk" in noticed(buffer)
+    assert texts(buffer) == ["x" * 108, "whole line"]
+
+
+def test_the_first_line_kept_is_shown_although_it_is_cut() -> None:
+    buffer = LogBuffer()
+    buffer.restart(LogPage(1, 1000, 1016, b"half\nwhole line\n", 1000))
+    assert texts(buffer) == ["half", "whole line"]
+    assert noticed(buffer)
+
+
+def test_a_log_of_which_nothing_is_kept_says_so() -> None:
+    buffer = LogBuffer()
+    buffer.restart(LogPage(1, 3_000_000, 3_000_000, b"", 3_000_000))
+    assert "all 3.0 MB of this log were given back" in noticed(buffer)
+    assert texts(buffer) == []

@@ -99,6 +99,8 @@ class LogScreen(Moving, DeckScreen):
             known = f"{fmt.count(len(self._search.hits))} hit{'' if len(self._search.hits) == 1 else 's'}"
             part = "" if self._search.next_offset is None else f" in {fmt.percent(self._search.scanned)} of it"
             pieces.append((f'  "{clean(self._search.text, 40)}": {known}{part}', "$busy"))
+        if buffer.first:
+            pieces.append((f"  {fmt.size(buffer.first)} of its front given back to the disk", "$label"))
         if buffer.skipped:
             pieces.append((f"  {fmt.size(buffer.skipped)} not shown, the log grew faster", "$warn"))
         if buffer.size:
@@ -171,16 +173,16 @@ class LogScreen(Moving, DeckScreen):
             buffer.append(page)
         if page.data or restart:
             self._view.take(follow=self._follow and go_to is None, prepended=prepended)
-        if go_to is not None and (index := buffer.line_at(go_to)) is not None:
+        if go_to is not None and (index := buffer.line_at(max(go_to, buffer.start))) is not None:
             self._view.go_to(index)
         # Few long lines do not fill the screen: what is before them is wanted too.
-        if self._view.underfull and (restart or buffer.start < early) and buffer.start > 0:
+        if self._view.underfull and (restart or buffer.start < early) and buffer.start > buffer.first:
             self._earlier()
         self.tick()
 
     @on(LogView.ReachedTop)
     def _earlier(self) -> None:
-        if self._buffer.start > 0:
+        if self._buffer.start > self._buffer.first:
             self._work(self._read(max(0, self._buffer.start - PAGE), before=True))
 
     @on(LogView.ReachedEnd)
@@ -228,7 +230,7 @@ class LogScreen(Moving, DeckScreen):
 
     def action_top(self) -> None:
         self._hold()
-        if self._buffer.start > 0:
+        if self._buffer.start > self._buffer.first:
             self._work(self._read(0, restart=True, go_to=0))
         else:
             self._view.scroll_home(animate=False)

@@ -35,18 +35,22 @@ class LogView(ScrollView, can_focus=True):
         self.wrap = False
         self.found = ""
         self._lines: list[LogLine] = []
+        self._head = 0  # lines before the buffer's: what is said of a front that is gone
         self._rows: list[tuple[int, str]] = []  # index of the line, the part of it that is on this row
         self._first_rows: list[int] = []  # by line: its first row
 
     def take(self, *, follow: bool = False, prepended: int = 0) -> None:
         """Take the buffer as it is now; ``prepended`` lines at its head keep what is visible in place."""
-        self._lines = list(self.buffer.lines)
+        notice = self.buffer.notice
+        self._head = 0 if notice is None else 1
+        self._lines = [*([] if notice is None else [notice]), *self.buffer.lines]
         if (pending := self.buffer.pending) is not None:
             self._lines.append(pending)
         top = self.scroll_offset.y
         self._wrap()
         if prepended:
-            top += self._first_rows[prepended] if prepended < len(self._first_rows) else 0
+            moved = prepended + self._head
+            top += self._first_rows[moved] if moved < len(self._first_rows) else 0
         if follow:
             self.scroll_end(animate=False, immediate=True, force=True)
         else:
@@ -84,6 +88,7 @@ class LogView(ScrollView, can_focus=True):
 
     def go_to(self, index: int) -> None:
         """Put the line at ``index`` of the buffer a few rows below the top."""
+        index += self._head
         if index < len(self._first_rows):
             self.scroll_to(y=max(0, self._first_rows[index] - 3), animate=False, immediate=True, force=True)
             self.refresh()
