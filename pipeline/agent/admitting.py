@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pipeline.agent import admission
@@ -13,18 +14,25 @@ OOM_MARGIN: Final = 1.5
 """What a job that was killed for memory is granted the next time, as a share of what it had at most."""
 
 
+OOM_CAUSES: Final = frozenset({"oom", "probable-oom"})
+ALL: Final = 0.97
+"""Of what this host has without any job, so much is the most a job can be granted: the rest moves."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a kill for memory taught: bytes the job had at most, bytes it is granted next; None: there are no more."""
+
+    had: int
+    need: int | None
+
+
 def admit(board: Board, ready: list[Job]) -> dict[str, str]:
     """By job: "" where it may start now, else why not, in words."""
     if board.host is None:
         return {job.spec.name: "the host has not been looked at yet" for job in ready}
     demands = [admission.Demand(job.spec.name, memory_of(job), job.spec.resources.gpus) for job in ready]
-    holdings = [
-        admission.Holding(job.spec.name, memory_of(job), job.sample.memory or 0, job.spec.resources.gpus)
-        for job in board.jobs.values()
-        if job.run is not None
-    ]
-    reserve = board.plan.reserve_memory if board.plan is not None else 0
-    return admission.decide(demands, holdings, board.host, reserve)
+    return admission.decide(demands, _holdings(board), board.host, _reserve(board))
 
 
 def memory_of(job: Job) -> int | None:
@@ -35,10 +43,40 @@ def memory_of(job: Job) -> int | None:
     return planned if job.need is None else max(planned, job.need)
 
 
-def learn(job: Job, run: Run, diagnosis: Diagnosis | None) -> None:
-    """Note what the end of an attempt teaches: its peak where the plan says nothing, more than it had after a kill."""
+def hungry(diagnosis: Diagnosis | None) -> bool:
+    """Whether the kernel killed it for memory, as far as is known."""
+    return diagnosis is not None and diagnosis.cause in OOM_CAUSES
+
+
+def learn(board: Board, job: Job, run: Run, diagnosis: Diagnosis | None) -> Lesson | None:
+    """Note what the end of an attempt teaches: its peak where the plan says nothing, more than it had after a kill.
+
+    After a kill the host must have been looked at anew: what the job can be granted is reckoned from that.
+    """
     planned = job.spec.resources.memory
-    if diagnosis is not None and diagnosis.cause in ("oom", "probable-oom"):
-        job.need = int(OOM_MARGIN * max(run.peak, planned or 0, job.need or 0)) or None
-    elif planned is None and run.peak:
-        job.need = max(job.need or 0, run.peak)
+    if not hungry(diagnosis):
+        if planned is None and run.peak:
+            job.need = max(job.need or 0, run.peak)
+        return None
+    had = max(run.peak, planned or 0, job.need or 0)
+    if not had or board.host is None:
+        return None
+    others = [holding for holding in _holdings(board) if holding.name != job.spec.name]
+    free = admission.memory_left((), board.host, _reserve(board)) + sum(holding.present for holding in others)
+    most = int(ALL * free)
+    if had >= most:
+        return Lesson(had, None)
+    job.need = min(int(OOM_MARGIN * had), most)
+    return Lesson(had, job.need)
+
+
+def _holdings(board: Board) -> list[admission.Holding]:
+    return [
+        admission.Holding(job.spec.name, memory_of(job), job.sample.memory or 0, job.spec.resources.gpus)
+        for job in board.jobs.values()
+        if job.run is not None
+    ]
+
+
+def _reserve(board: Board) -> int:
+    return board.plan.reserve_memory if board.plan is not None else 0

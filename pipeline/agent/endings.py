@@ -9,6 +9,8 @@ from signal import SIGKILL
 from typing import Final
 
 from pipeline.agent import cgroups, job_cgroup, policy
+from pipeline.agent.admission import in_words
+from pipeline.agent.admitting import Lesson
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
@@ -123,9 +125,12 @@ def _killed_since(
     return found
 
 
-def doubt(board: Board, beside: frozenset[tuple[str, int]]) -> None:
-    """Take back certainty from earlier verdicts: the kernel's count moved less than there were deaths beside it."""
-    for name, number in sorted(beside):
+def doubt(board: Board, beside: frozenset[tuple[str, int]], but: tuple[str, int]) -> None:
+    """Take back certainty from earlier verdicts: the kernel's count moved less than there were deaths (``beside``).
+
+    ``but`` is the attempt that is being judged.
+    """
+    for name, number in sorted(beside - {but}):
         job = board.jobs.get(name)
         diagnosis = job.status.diagnosis if job is not None else None
         if job is None or diagnosis is None or diagnosis.cause != "oom" or _judged(job) != number:
@@ -141,7 +146,7 @@ def doubt(board: Board, beside: frozenset[tuple[str, int]]) -> None:
                 board.store.set_attempt(name, replace(attempt, reason=f"probably {attempt.reason}"), ended=True)
         board.set(
             job, job.status.state, f"probably {reason}" if reason.startswith(diagnosis.summary) else reason,
-            text=f"{name}: {summary} only, for {fact}", diagnosis=doubted,
+            text=f"{name}: {summary}: {fact}", diagnosis=doubted,
         )  # fmt: skip
 
 
@@ -150,13 +155,15 @@ def _judged(job: Job) -> int:
     return job.status.attempt if job.run is None else job.status.attempt - 1
 
 
-def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
+def follow_up(board: Board, job: Job, run: Run, record: Exit, lesson: Lesson | None = None) -> float | None:
     """Give an ended job the state it goes on in; seconds until it starts again, None where it does not by itself."""
     if run.again and not job.removed:
         board.set(job, JobState.WAITING, "")
         return 0.0
     if run.stop_by or run.condemned or job.wanted != "run" or job.removed:
         return None
+    if lesson is not None and job.spec.restart.when != "never":
+        return _with_more(board, job, lesson)
     now = time.monotonic()
     ran_s = _ran_well_s(job, run, record)
     chance = random.random()  # noqa: S311 - spreads restarts, guards nothing
@@ -175,6 +182,16 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit) -> float | None:
     words = f"{job.status.reason or job.status.state}; starts again {when} ({count})"
     board.set(job, JobState.BACKOFF, words, restarts=job.status.restarts + 1)
     return found.delay_s
+
+
+def _with_more(board: Board, job: Job, lesson: Lesson) -> float | None:
+    """Queue a job again that the kernel killed for memory; each time it is granted more, until there is no more."""
+    if lesson.need is None:
+        board.set(job, JobState.FAILED, f"gave up: {job.status.reason}, and this host has no more for it")
+        return None
+    grows = f"need {in_words(lesson.had)}→{in_words(lesson.need)}"
+    board.set(job, JobState.QUEUED, f"{job.status.reason}; {grows}", restarts=job.status.restarts + 1)
+    return 0.0
 
 
 def _ran_well_s(job: Job, run: Run, record: Exit) -> float:

@@ -289,6 +289,8 @@ class Supervisor:
             endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
         )
         left, state, reason, diagnosis = found.left, found.state, found.reason, found.diagnosis
+        if admitting.hungry(diagnosis):
+            await watching.look(self.board, self.senses, but=run)
         ended_at = record.tree_empty[0]
         attempt = Attempt(
             run.number, run.release, job.status.started_at, ended_at, record.exit_code, record.signal,
@@ -297,13 +299,13 @@ class Supervisor:
 
         def journal() -> None:
             self.board.save_attempt(run, attempt, ended=True)
-            endings.doubt(self.board, found.beside - {(run.job, run.number)})
-            admitting.learn(job, run, diagnosis)
+            endings.doubt(self.board, found.beside, (run.job, run.number))
+            lesson = admitting.learn(self.board, job, run, diagnosis)
             self.board.set(
                 job, state, reason, pid=None, ended_at=ended_at, exit_code=record.exit_code,
                 signal=record.signal, diagnosis=diagnosis, result=left.result,
             )  # fmt: skip
-            delay = endings.follow_up(self.board, job, run, record)
+            delay = endings.follow_up(self.board, job, run, record, lesson)
             if delay:
                 asyncio.get_running_loop().call_later(delay + 0.01, self.wake)
 

@@ -57,8 +57,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
             struck = await senses.call(senses.tick, runs) if runs else []
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05
-                board.host, seen = await senses.call(senses.look, runs)
-                take(board, seen)
+                await look(board, senses)
                 judge_memory(board, memory)
                 if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in board.jobs.values()):
                     wake()
@@ -71,6 +70,12 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
         except Exception:
             log.exception("looking at the jobs failed; trying again")
         await asyncio.sleep(TICK_S)
+
+
+async def look(board: Board, senses: Senses, but: Run | None = None) -> None:
+    """Look once at the host and at all that runs, ``but`` a run that has ended."""
+    board.host, seen = await senses.call(senses.look, tuple(run for run in board.runs() if run is not but))
+    take(board, seen)
 
 
 def say_killed(board: Board, struck: list[tuple[Run, int]]) -> None:
