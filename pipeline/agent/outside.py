@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.agent.board import Board
-from pipeline.agent.environment import (
-    MissingSecret,
-    SecretRefused,
-    base_environment,
-    first_process_environment,
-    read_secret,
-)
+from pipeline.agent.environment import base_environment, first_process_environment
 from pipeline.agent.notify import Message
 from pipeline.agent.paths import runtime_path
+from pipeline.agent.secret_files import MissingSecret, SecretRefused, read_secret
 from pipeline.agent.webhooks import Answer, BadURLError, check_url, post_for, service_of
 from pipeline.protocol import ActionReply, NotifyFormat, NotifyTest
 

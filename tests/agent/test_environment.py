@@ -14,17 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.agent import environment
-from pipeline.agent.environment import (
-    LoginShell,
-    MissingSecret,
-    SecretRefused,
-    base_environment,
-    job_environment,
-    mask,
-    parse_environment,
-    read_secret,
-    write_secret,
-)
+from pipeline.agent.environment import LoginShell, base_environment, job_environment, mask, parse_environment
+from pipeline.agent.secret_files import MissingSecret, SecretRefused, read_secret, write_secret
 from pipeline.protocol import JobSpec
 
 ROOT = Path(__file__).parents[2]

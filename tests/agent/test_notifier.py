@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.agent import environment, paths, posting
+from pipeline.agent import paths, posting, secret_files
 from pipeline.agent.board import Board
 from pipeline.agent.heartbeat import beat
 from pipeline.agent.notifier import MARK, REFUSALS, Notifier, Pace, Told, begin
@@ -54,7 +54,7 @@ class Small:
         self._task: asyncio.Task[None] | None = None
 
     def store_url(self, url: str) -> None:
-        environment.write_secret(self.runtime, "HOOK", url)
+        secret_files.write_secret(self.runtime, "HOOK", url)
 
     def name(self, webhook: str, heartbeat: str = "") -> None:
         """Apply a plan that names these secrets."""

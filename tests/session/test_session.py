@@ -29,8 +29,8 @@ from console.session import ClientFactory, Session
 from console.tui.app import Deck
 from console.view import Snapshot
 from console.watching import Host
-from pipeline.agent.environment import write_secret
 from pipeline.agent.paths import runtime_dir
+from pipeline.agent.secret_files import write_secret
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
 from tests.agent.receiver import receiver
 from tests.link.conftest import LoopbackServer
