@@ -43,6 +43,19 @@ def restart_crashed(board: Board, request: ActionRequest) -> ActionReply:
     return once(board, request, "restart all that crashed", crashed, deed)
 
 
+def stop_all(board: Board, request: ActionRequest) -> ActionReply:
+    """Stop every job; journaled as a whole, so that the death of the agent leaves none that was not asked to stop."""
+    jobs = list(board.jobs.values())
+
+    def deed() -> tuple[ActionReply, list[Effect]]:
+        effects: list[Effect] = []
+        for job in jobs:
+            effects += _end(board, job, request, kill=False)[1]
+        return ActionReply(True, "every job is stopped"), effects
+
+    return once(board, request, "stop all", jobs, deed)
+
+
 def once(
     board: Board,
     request: ActionRequest,

@@ -49,20 +49,20 @@ def main(folder: str) -> int:
         if not claim(folder, {"owner": "shim", "pid": me.pid, "start": me.start, "container": container_id()}):
             return CLAIMED_BY_ANOTHER
         reserve(folder)
-        job, place, failure = start(folder, spec)
+        job, place, said = start(folder, spec)
     except OSError as error:  # a job whose end could not be recorded is not begun
         tell(f"cannot record the attempt in {folder}: {error.strerror or error}")
         return NOT_BEGUN
     tell(STARTED)
     attempt = Attempt(job, float(spec["grace_s"]))
     attempt.follow()
-    write_exit(folder, {"error": failure, **place.outcome(), **attempt.outcome()})
+    write_exit(folder, {"error": failure(said), **place.outcome(), **attempt.outcome()})
     job_cgroup.remove(place.cgroup)
     return 0
 
 
-def start(folder: str, spec: dict[str, object]) -> tuple[Process, Place, str]:
-    """Start the job; its identity, its place, and why its program could not be executed ("" when it could)."""
+def start(folder: str, spec: dict[str, object]) -> tuple[Process, Place, int]:
+    """Start the job; its identity, its place, and a handle that tells why its program failed to start: ``failure``."""
     place = Place(str(spec.get("cgroup", "")), str(spec.get("oom_counter", "")))
     go_read, go_write = os.pipe()
     failure_read, failure_write = os.pipe()
@@ -86,11 +86,15 @@ def start(folder: str, spec: dict[str, object]) -> tuple[Process, Place, str]:
     replace(folder, "started.json", json.dumps(started).encode())
     os.write(go_write, b"g")
     os.close(go_write)
-    failure = b""
-    while part := os.read(failure_read, 4096):
-        failure += part
-    os.close(failure_read)
-    return job, place, failure[:FAILURE_LIMIT].decode(errors="replace")
+    return job, place, failure_read
+
+
+def failure(handle: int) -> str:
+    """Why the program of a job that has ended could not be executed; "" when it was."""
+    said = b""
+    while part := os.read(handle, 4096):
+        said += part
+    return said[:FAILURE_LIMIT].decode(errors="replace")
 
 
 def read_line(handle: int) -> bytes:

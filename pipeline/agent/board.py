@@ -91,8 +91,8 @@ class Board:
             if record is None:
                 continue
             spec = specs.get(name) or JobSpec(name, "", ())
-            restarts = record.restarts if record.boot == self.boot else ()
-            job = Job(spec, record.status, record.wanted, restarts, record.need, removed=name not in specs)
+            restarts, due = (record.restarts, record.due) if record.boot == self.boot else ((), 0.0)
+            job = Job(spec, record.status, record.wanted, restarts, record.need, due, removed=name not in specs)
             self.jobs[name] = job
 
     # --- changes ---
@@ -138,7 +138,7 @@ class Board:
     def save(self, job: Job) -> None:
         """Journal a job without an event."""
         run = job.run
-        record = JobRecord(job.status, job.wanted, job.restarts, self.boot, job.need)
+        record = JobRecord(job.status, job.wanted, job.restarts, job.due, self.boot, job.need)
         if run is not None:
             record = replace(
                 record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned,

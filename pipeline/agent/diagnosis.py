@@ -77,7 +77,9 @@ def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.shim_lost:
         return None
     counted = _counted(evidence) if evidence.oom_kills else ""
-    facts = ("no exit record: the process that watched it died first", counted, *_facts(evidence, log)[1:])
+    watched = "no exit record: the process that watched it died first"
+    why = "its exit record cannot be read: exit.json was damaged" if evidence.record_torn else watched
+    facts = (why, counted, *_facts(evidence, log)[1:])
     return _verdict(JobState.LOST, "lost", "its end was not seen", facts, _RESUME)
 
 

@@ -32,7 +32,15 @@ def unstarted(error: str) -> Exit:
 
 def record_of(ending: Ending) -> Exit:
     """The exit record of an ending; one that knows nothing where the end was not seen."""
-    return ending.exit or (unstarted(ending.void) if ending.void else Exit(None, None, _now(), _now()))
+    unseen = Exit(None, None, _now(), _now(), left_over=ending.left_over)
+    return ending.exit or (unstarted(ending.void) if ending.void else unseen)
+
+
+def left_over(run: Run, record: Exit) -> str:
+    """What was ended after the main process, in words."""
+    count, shown = len(record.left_over), "; ".join(record.left_over[:3])
+    rest = " …" if count > 3 else ""
+    return f"{run.job}: its main process left {count} other{'s' if count > 1 else ''} behind, ended: {shown}{rest}"
 
 
 def _now() -> tuple[float, float]:
@@ -86,6 +94,7 @@ def judge(
         oom_own=bool(run.cgroup),
         stopped_by=run.stop_by,
         shim_lost=ending.shim_lost,
+        record_torn=ending.torn,
         container_restarted=bool(ending.container),
         last_sample=job.sample,
         peak=run.peak or None,

@@ -25,6 +25,7 @@ class Evidence:
     oom_own: bool = False  # counted in a cgroup of the job's own
     stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
     shim_lost: bool = False
+    record_torn: bool = False  # there is an exit record, but it cannot be read
     container_restarted: bool = False
     last_sample: JobSample | None = None
     peak: int | None = None  # bytes; of one that was never sampled, its largest process at most

@@ -92,6 +92,11 @@ def claimed(folder: Path) -> bool:
     return (folder / "claim").exists()
 
 
+def began(folder: Path) -> bool:
+    """Whether the job's process was recorded, readable or not: its claim was whole before."""
+    return (folder / "started.json").exists()
+
+
 def find_shim(folder: Path) -> Process | None:
     """The living shim of this attempt: it was started for it, by its command line, or works in its folder."""
     wanted = os.fsencode(folder)

@@ -13,14 +13,15 @@ from typing import Final
 
 import msgspec
 
-from pipeline.agent import cgroups, job_cgroup, records
+from pipeline.agent import cgroups, records, remains
 from pipeline.agent.attempt_files import STARTED
 from pipeline.agent.environment import mask
-from pipeline.agent.identity import Process, alive, descendants, identify, open_pidfd, read_stat, send
-from pipeline.progress import PROGRESS_VARIABLE
+from pipeline.agent.identity import Process, alive, identify, open_pidfd, read_stat, send
 from pipeline.protocol import JobSpec
 
 POLL_S: Final = 0.02
+TORN_S: Final = 1.0
+LEFT_SHOWN: Final = 10
 CLAIM_PATIENCE_S: Final = 2.0
 CUT_OFF: Final = "the agent ended before the job was started"
 SHIM: Final = (sys.executable, "-I", "-S", str(Path(__file__).with_name("shim.py")))
@@ -45,8 +46,11 @@ class Run:
     ready_at: float | None = None  # monotonic; when a server first answered
     oom_counter: str = ""  # the file that counts the kernel's kills for memory where it runs
     cgroup: str = ""  # the folder of its own memory cgroup, where it has one
+    seen: bool = False  # its process was alive when this agent first knew of it
     watched: bool = False  # what looks at its process has been started
     peak: int = 0
+    known: frozenset[Process] = frozenset()  # its tree as it was last seen below its shim
+    left_over: dict[Process, str] = field(default_factory=dict)  # what the agent ended after the main process
     ending: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -64,7 +68,7 @@ class Run:
             return
         if self.shim is None and self.main is None:
             return  # not spawned yet: whoever spawns looks at stop_by
-        task = asyncio.get_running_loop().create_task(end_tree(self, 0.0 if self.kill else self.grace_s))
+        task = asyncio.get_running_loop().create_task(remains.end(self, 0.0 if self.kill else self.grace_s))
         self.ending.add(task)
         task.add_done_callback(self.ending.discard)
 
@@ -72,6 +76,7 @@ class Run:
         """The job's process is known."""
         self.main, self.began = record.process, record.monotonic
         self.oom_counter, self.cgroup = record.oom_counter, record.cgroup
+        self.seen = alive(record.process)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Ending:
     void: str = ""  # the job never started, and why
     abandoned: bool = False  # never started because an agent died: the attempt does not count
     shim_lost: bool = False
+    torn: bool = False  # there is an exit record, but it cannot be read
+    left_over: tuple[str, ...] = ()  # what was ended after the main process, where there was no shim
     container: str = ""  # what ended everything: "container restarted" or "host rebooted"
 
 
@@ -163,8 +170,8 @@ async def follow(run: Run, handle: int | None, started: Callable[[records.Starte
             await gone(shim)
             run.shim = None
             return Ending(void=said)
-        while (record := records.read_started(run.folder)) is None and alive(shim):  # noqa: ASYNC110 - the shim writes it
-            await asyncio.sleep(POLL_S)
+        while (record := await remains.begun(run)) is None and alive(shim):  # noqa: ASYNC110 - the shim writes it
+            await asyncio.sleep(TORN_S if records.began(run.folder) else POLL_S)
         if record is not None:
             run.take(record)
             started(record)
@@ -187,17 +194,24 @@ async def after_shim(run: Run, started: Callable[[records.Started], None]) -> En
     record = records.read_exit(run.folder)
     if record is not None:
         return Ending(exit=record)
-    begun = records.read_started(run.folder)
-    if begun is None:
+    begun = await remains.begun(run)
+    if begun is None and not records.began(run.folder):
         return Ending(void="its shim ended before the job started")
-    if run.main is None:
+    if begun is not None and run.main is None:
         run.take(begun)
         started(begun)
     if run.stop_by or run.condemned:
         run.end()
-    await gone(begun.process)
-    await end_tree(run, run.grace_s)
-    return Ending(shim_lost=True)
+    if run.main is not None:
+        await gone(run.main)
+    await remains.end(run, run.grace_s)
+    return _unrecorded(run)
+
+
+def _unrecorded(run: Run) -> Ending:
+    """The end of a job of which no exit record can be read."""
+    torn = (run.folder / "exit.json").exists()
+    return Ending(shim_lost=True, torn=torn, left_over=tuple(run.left_over.values())[:LEFT_SHOWN])
 
 
 async def adopt(run: Run, me: Process, container: str, started: Callable[[records.Started], None]) -> Ending:
@@ -208,10 +222,12 @@ async def adopt(run: Run, me: Process, container: str, started: Callable[[record
             run.take(begun)
         return Ending(exit=record)
     claim = records.read_claim(run.folder)
-    if claim is None:
+    if claim is None and not records.began(run.folder):
         claim = await _settle_claim(run, me, container)
         if claim is None:
             return Ending(void=CUT_OFF, abandoned=True)
+    if claim is None:  # the job ran, but of its shim nothing can be read
+        return await _unclaimed(run, started)
     if claim.owner != "shim":
         return Ending(void=CUT_OFF, abandoned=True)
     if claim.container != container:
@@ -223,6 +239,18 @@ async def adopt(run: Run, me: Process, container: str, started: Callable[[record
     return await after_shim(run, started)
 
 
+async def _unclaimed(run: Run, started: Callable[[records.Started], None]) -> Ending:
+    """Follow a job that was started, but whose claim cannot be read."""
+    run.shim = await asyncio.to_thread(records.find_shim, run.folder)
+    if run.shim is not None:
+        return await follow(run, None, started)
+    begun = await remains.begun(run)
+    # In which container it began is not known: a number and a time that fit may be a stranger's.
+    if begun is not None and begun.process in await asyncio.to_thread(remains.find, run):
+        return await after_shim(run, started)
+    return _unrecorded(run)
+
+
 async def _settle_claim(run: Run, me: Process, container: str) -> records.Claim | None:
     """Claim an unclaimed attempt as abandoned (None), or wait for the claim that a shim is about to finish."""
     if not records.claimed(run.folder) and records.abandon(run.folder, me, container):
@@ -232,51 +260,9 @@ async def _settle_claim(run: Run, me: Process, container: str) -> records.Claim 
         if claim is not None:
             return claim
         await asyncio.sleep(POLL_S)
-    # The claim is empty: its shim died, or hangs, while writing it. Nothing of the job has run.
+    # The claim is not whole: its shim died, or hangs, while writing it. Nothing of the job has run.
     shim = await asyncio.to_thread(records.find_shim, run.folder)
     if shim is not None:
         send(shim, signal.SIGKILL)
         await gone(shim)
     return None
-
-
-async def end_tree(run: Run, grace_s: float) -> None:
-    """End a job that has no shim: TERM, grace, KILL, until nothing of it is found."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + grace_s
-    told_already: set[Process] = set()
-    while found := await asyncio.to_thread(remains, run):
-        number = signal.SIGKILL if loop.time() >= deadline else signal.SIGTERM
-        for process in found:
-            if number == signal.SIGKILL or process not in told_already:
-                told_already.add(process)
-                send(process, number)
-        await asyncio.sleep(0.05)
-
-
-def remains(run: Run) -> set[Process]:
-    """What lives of a job: its process's tree, session and cgroup, and all with its mark in their environment."""
-    found = {process for pid in job_cgroup.members(run.cgroup) if (process := identify(pid)) and alive(process)}
-    mark = f"{PROGRESS_VARIABLE}={run.progress}".encode()
-    # A session's number is free again when nothing of the session is left: then a stranger may have it.
-    session = None
-    if run.main is not None:
-        leader = read_stat(run.main.pid)
-        session = run.main.pid if leader is None or leader[3] == run.main.start else None
-        if alive(run.main):
-            found |= {run.main, *descendants(run.main.pid)}
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        stat = read_stat(int(name)) if name.isdigit() else None
-        if stat is None or stat[0] in "ZX" or int(name) == os.getpid():
-            continue
-        process = Process(int(name), stat[3])
-        if run.main is not None and stat[2] == session and stat[3] >= run.main.start:
-            found.add(process)
-            continue
-        try:
-            environment = Path(f"/proc/{name}/environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environment.split(b"\0"):
-            found.add(process)
-    return found

@@ -15,6 +15,7 @@ from pipeline.agent import job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
+from pipeline.agent.identity import Process
 from pipeline.agent.log_caps import LogCaps
 from pipeline.agent.progress_reader import ProgressTail
 from pipeline.agent.run import Run
@@ -131,6 +132,8 @@ class Senses:
         tracker.tail.poll()
         # What a job leaves behind becomes a child of its shim, so the shim's tree is the whole job.
         tree = table.tree(run.shim.pid, run.shim.start)[1:] if run.shim is not None else ()
+        if tree:
+            run.known = frozenset(Process(proc.pid, proc.start) for proc in tree)
         if not tree and run.main is not None:
             tree = table.those(job_cgroup.members(run.cgroup)) or table.tree(run.main.pid, run.main.start)
         use = procs.tree_use(tree)

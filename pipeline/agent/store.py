@@ -43,6 +43,7 @@ class JobRecord:
     status: JobStatus
     wanted: str = "run"  # "run" or "stop": what the operator or the plan wants
     restarts: tuple[float, ...] = ()  # monotonic times that still count against the limit
+    due: float = 0.0  # monotonic; when a job in backoff starts again
     boot: str = ""  # the boot those times belong to
     need: int | None = None  # bytes admission sets aside, where more was learned than the plan says
     stop_by: str = ""  # who asked the running attempt to end

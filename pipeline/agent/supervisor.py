@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.agent import admitting, cgroups, endings, paths, policy, space, watching
-from pipeline.agent.actions import act
+from pipeline.agent.actions import stop_all
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
 from pipeline.agent.heartbeat import beat
@@ -115,9 +115,7 @@ class Supervisor:
     async def stop_all(self, request: ActionRequest) -> None:
         """Stop every job and wait until none has processes; none starts any more."""
         self._draining = True
-        for job in list(self.board.jobs.values()):
-            part = replace(request, request=f"{request.request}:{job.spec.name}")
-            act(self.board, job, "stop", part)
+        stop_all(self.board, replace(request, request=f"{request.request}:jobs"))
         while self.board.runs():  # noqa: ASYNC110 - they end one by one
             await asyncio.sleep(0.02)
 
@@ -299,6 +297,8 @@ class Supervisor:
 
         def journal() -> None:
             self.board.save_attempt(run, attempt, ended=True)
+            if record.left_over:
+                self.board.tell("left", endings.left_over(run, record))
             endings.doubt(self.board, found.beside, (run.job, run.number))
             lesson = admitting.learn(self.board, job, run, diagnosis)
             self.board.set(

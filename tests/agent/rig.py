@@ -156,14 +156,18 @@ class Rig:
     async def status(self, name: str) -> JobStatus:
         return (await self.state()).jobs[name]
 
+    async def heard(self, name: str) -> JobStatus | None:
+        """A job's status; None while no agent answers."""
+        with contextlib.suppress(httpx.TransportError):
+            return await self.status(name)
+        return None
+
     async def reach(self, name: str, *states: JobState, within: float = 15.0) -> JobStatus:
         """Wait until a job is in one of the states."""
 
         async def look() -> JobStatus | None:
-            with contextlib.suppress(httpx.TransportError):
-                status = await self.status(name)
-                return status if status.state in states else None
-            return None
+            status = await self.heard(name)
+            return status if status is not None and status.state in states else None
 
         found: JobStatus = await until(look, within=within, what=f"{name} in {states}")
         return found
@@ -182,8 +186,8 @@ class Rig:
         """Wait until a job is in attempt ``number``."""
 
         async def look() -> JobStatus | None:
-            status = await self.status(name)
-            return status if status.attempt == number else None
+            status = await self.heard(name)
+            return status if status is not None and status.attempt == number else None
 
         found: JobStatus = await until(look, what=f"attempt {number} of {name}")
         return found
@@ -192,8 +196,8 @@ class Rig:
         """Wait until a job's reason holds a text."""
 
         async def look() -> JobStatus | None:
-            status = await self.status(name)
-            return status if text in status.reason else None
+            status = await self.heard(name)
+            return status if status is not None and text in status.reason else None
 
         found: JobStatus = await until(look, what=f"{name}: {text}")
         return found

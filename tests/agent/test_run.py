@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from pipeline.agent.identity import Process, identify
-from pipeline.agent.run import Run, follow, prepare, remains, spawn
+from pipeline.agent.remains import find
+from pipeline.agent.run import Run, follow, prepare, spawn
 from pipeline.protocol import JobSpec
 
 
@@ -18,9 +19,9 @@ def test_a_stranger_with_the_number_of_the_job_is_not_its_remains(tmp_path: Path
         assert found is not None
         run = Run("a", 1, "rel", tmp_path)
         run.main = Process(found.pid, found.start - 5)
-        assert remains(run) == set()
+        assert find(run) == set()
         run.main = found
-        assert remains(run) == {found}
+        assert find(run) == {found}
     finally:
         stranger.kill()
         stranger.wait()
@@ -45,9 +46,12 @@ def test_the_session_of_a_job_is_found_after_its_main_process_has_ended(tmp_path
     assert left is not None
     main.wait()
     run = Run("a", 1, "rel", tmp_path)
-    run.main = started
+    run.main, run.seen = started, True
     try:
-        assert remains(run) == {left}
+        assert find(run) == {left}
+        # An agent that did not see the job's process alive cannot know whose session has its number now.
+        run.seen = False
+        assert find(run) == set()
     finally:
         subprocess.run(["kill", "-9", str(left.pid)], check=True)
         main.stdout.close()

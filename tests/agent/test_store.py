@@ -19,7 +19,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "agent" / "journal.db"
     store = Store(path)
     plan = Plan("run", "r1", (JobSpec("a", "prep", ("x",)),))
-    record = JobRecord(JobStatus("a", JobState.RUNNING, pid=5), "run", (1.0, 2.0), "boot", 7)
+    record = JobRecord(JobStatus("a", JobState.RUNNING, pid=5), "run", (1.0, 2.0), 3.0, "boot", 7)
     with store.transaction():
         store.set_plan(plan)
         store.set_job("a", record)
