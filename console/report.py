@@ -14,7 +14,7 @@ import msgspec
 
 from console.view import Attention, Snapshot, attention
 from console.view import format as fmt
-from console.view.attention import dependents
+from console.view.attention import dependents, disk_words
 from console.view.jobs import JobRow
 from console.view.rows import DatasetRow, Inference
 from console.view.text import cells, clean, cut, padded
@@ -152,11 +152,10 @@ def _host(snapshot: Snapshot) -> list[str]:
         return []
     pressure = f", some {host.memory_some:.0f} %" if host.memory_some is not None else ""
     kills = f", OOM kills {host.oom_kills}" if host.oom_kills is not None else ""
-    left = f", full in {fmt.duration(snapshot.disk_left_s)}" if snapshot.disk_left_s is not None else ""
     lines = [
         f"memory  {fmt.size_of(host.memory_used, host.memory_limit)} ({host.memory_source}){pressure}{kills}",
         f"cpu     {host.cpu_percent:.0f} % of {host.cpus} cores",
-        f"disk    {fmt.size(host.disk_free)} free of {fmt.size(host.disk_total)}{left}",
+        f"disk    {disk_words(host)} (of {fmt.size(host.disk_total)})",
     ]
     for gpu in host.gpus:
         warm = f", {gpu.temperature:.0f} °C" if gpu.temperature is not None else ""
@@ -215,7 +214,7 @@ def status_json(snapshot: Snapshot, now: float | None = None) -> str:
         "servers": snapshot.servers,
         "inference": None if figure is None else replace(figure, history=History(figure.job, "tok_s", (), ())),
         "machine": snapshot.host,
-        "disk_left_s": snapshot.disk_left_s,
+        "disk_left_s": snapshot.host.disk_left_s if snapshot.host else None,
         "events": snapshot.events[:EVENTS_SHOWN],
     }
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"

@@ -351,8 +351,12 @@ class HostSample:
     memory_source: str  # "cgroup v2", "cgroup v1", "MemAvailable"
     memory_some: float | None = None  # PSI: per cent of the last 10 s in which something waited for memory
     oom_kills: int | None = None
-    disk_free: int | None = None
+    disk_free: int | None = None  # of the work directory's file system
     disk_total: int | None = None
+    disk_left_s: float | None = None  # until it is full at the rate of the last minutes; None: does not fill
+    disk_short: bool = False  # less than the plan's policy wants, or full sooner
+    inodes_free: int | None = None  # files that can still be made there; None: as many as there is space for
+    inodes_total: int | None = None
     gpus: tuple[GpuSample, ...] = ()
     remarks: tuple[str, ...] = ()  # what could not be read, in words
 

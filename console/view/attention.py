@@ -11,12 +11,12 @@ from console.view import format as fmt
 from console.view.jobs import JobRow
 from console.view.snapshot import Snapshot, Tone
 from console.view.text import clean
-from pipeline.protocol import JobState
+from pipeline.protocol import HostSample, JobState
 
 MEMORY_SHARE: Final = 0.95
+WORTH_S: Final = 30 * fmt.DAY
+FEW_INODES: Final = 0.1
 MEMORY_PRESSURE: Final = 20.0
-DISK_SHARE: Final = 0.05
-DISK_LEFT_S: Final = 6 * fmt.HOUR
 IN_WORDS: Final = (
     JobState.RUNNING,
     JobState.READY,
@@ -129,10 +129,8 @@ def _ailing(jobs: Sequence[JobRow]) -> Attention | None:
 def _host(snapshot: Snapshot) -> Attention | None:
     host = snapshot.host
     if host is not None:
-        if host.disk_free is not None and host.disk_total and host.disk_free < DISK_SHARE * host.disk_total:
-            return Attention(Tone.WARN, f"disk nearly full: {fmt.size(host.disk_free)} left", needed=True)
-        if snapshot.disk_left_s is not None and snapshot.disk_left_s < DISK_LEFT_S:
-            return Attention(Tone.WARN, f"disk full in {fmt.duration(snapshot.disk_left_s)} at this rate", needed=True)
+        if host.disk_short:
+            return Attention(Tone.WARN, f"1 needs you: the disk is short: {disk_words(host)}", needed=True)
         if host.memory_limit and host.memory_used > MEMORY_SHARE * host.memory_limit:
             text = f"memory nearly full: {fmt.size_of(host.memory_used, host.memory_limit)}"
             return Attention(Tone.WARN, text, needed=True)
@@ -141,6 +139,16 @@ def _host(snapshot: Snapshot) -> Attention | None:
     if snapshot.agent is not None and not snapshot.agent.keeper:
         return Attention(Tone.WARN, "the agent's keeper is not seen: nothing would restart the agent at night")
     return None
+
+
+def disk_words(host: HostSample) -> str:
+    """What is free, when that is gone at the present rate, and whether the file system runs out of files first."""
+    words = f"{fmt.size(host.disk_free)} free"
+    if host.disk_left_s is not None and host.disk_left_s < WORTH_S:
+        words += f", {fmt.short_duration(host.disk_left_s)} left"
+    if host.inodes_free is not None and host.inodes_total and host.inodes_free < FEW_INODES * host.inodes_total:
+        words += f", room for {fmt.count(host.inodes_free)} more files"
+    return words
 
 
 def _came_back(snapshot: Snapshot) -> Attention | None:

@@ -11,8 +11,6 @@ from pipeline.protocol import Beat, Event, History, State, StreamLine
 Message = State | StreamLine | History | LinkView
 
 POINTS_KEPT: Final = 2000
-DISK_EVERY_S: Final = 30.0
-DISK_KEPT: Final = 240
 QUIET: Final = "reason"
 """Events of this kind change a job's row and get no line of their own."""
 
@@ -87,8 +85,4 @@ def _beat(snapshot: Snapshot, beat: Beat, now: float) -> Snapshot:
                 (*seen.at[-POINTS_KEPT + 1 :], progress.at),
                 (*seen.values[-POINTS_KEPT + 1 :], progress.figures[FIGURE]),
             )
-    disk = snapshot.disk
-    free = beat.host.disk_free if beat.host else None
-    if free is not None and (not disk or beat.at - disk[-1][0] >= DISK_EVERY_S):
-        disk = (*disk[-DISK_KEPT + 1 :], (beat.at, free))
-    return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, reported=reported, disk=disk)
+    return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, reported=reported)

@@ -1,8 +1,7 @@
-"""Datasets, servers, inference and disk, derived from the rows of the jobs. Text in them is already safe to draw."""
+"""Datasets, servers and inference, derived from the rows of the jobs. Text in them is already safe to draw."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -167,13 +166,3 @@ def inference(jobs: Sequence[JobRow], history: Mapping[tuple[str, str], History]
         before=row.before,
         history=history.get((row.name, "tok_s"), History(row.name, "tok_s", (), ())),
     )
-
-
-def disk_left(disk: Sequence[tuple[float, int]]) -> float | None:
-    """Seconds until the disk is full at the rate between the first and the last point; needs five minutes of points."""
-    if len(disk) < 2:
-        return None
-    (first_at, first), (last_at, last) = disk[0], disk[-1]
-    if not 300 <= last_at - first_at < math.inf or last >= first:
-        return None
-    return last / ((first - last) / (last_at - first_at))

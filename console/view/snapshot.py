@@ -69,7 +69,6 @@ class Snapshot:
     reported: Mapping[str, Progress] = field(default_factory=dict)  # by job: the newest it ever gave
     events: tuple[Event, ...] = ()  # newest first
     history: Mapping[tuple[str, str], History] = field(default_factory=dict)  # by job and figure
-    disk: tuple[tuple[float, int], ...] = ()  # (at, free bytes), oldest first
 
     def age(self, now: float) -> float | None:
         """Seconds since the newest word from the agent; None before the first."""
@@ -110,11 +109,6 @@ class Snapshot:
     def longest(self) -> JobRow | None:
         """The live job that will take longest, which is what the run waits for; None where no ETA is known."""
         return longest(self.jobs)
-
-    @cached_property
-    def disk_left_s(self) -> float | None:
-        """Seconds until the disk is full at the rate seen by this console; None where it does not fill."""
-        return rows.disk_left(self.disk)
 
     def job(self, name: str) -> JobRow | None:
         """The row of a job by its exact name."""

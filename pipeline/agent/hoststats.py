@@ -5,20 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
+import re
 import time
 from pathlib import Path
-from typing import Final
 
 from pipeline.agent import cgroups
+from pipeline.agent.disks import Disk
 from pipeline.agent.procs import read_proc
 from pipeline.protocol import GpuSample, HostSample
-
-DISK_WAIT_S: Final = 0.05
-"""How long a sample waits for statvfs; a healthy mount answers in microseconds."""
-
-DISK_HUNG_S: Final = 5.0
-"""After so long without an answer the last figures are not shown any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +20,8 @@ _log = logging.getLogger(__name__)
 class HostSampler:
     """Samples the host. What cannot be read is a remark in the sample, and is logged once."""
 
-    def __init__(self, workdir: Path) -> None:
-        self._disk = _Disk(workdir)
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
         self._logged: set[str] = set()
         self._remarks: list[str] = []
         self._cpus, self._quota = _cpus()
@@ -43,7 +37,9 @@ class HostSampler:
         """
         self._remarks = list(remarks)
         limit, used, source = self._memory()
-        disk_free, disk_total = self._disk_space()
+        space = self._disk.look()
+        if self._disk.trouble:
+            self._remark(self._disk.trouble)
         some = self._memory_some()
         if some is None:
             self._remark("memory pressure is not measured here (no PSI)")
@@ -61,14 +57,18 @@ class HostSampler:
             memory_source=source,
             memory_some=some,
             oom_kills=oom_kills,
-            disk_free=disk_free,
-            disk_total=disk_total,
+            disk_free=space.free if space is not None else None,
+            disk_total=space.total if space is not None else None,
+            disk_left_s=self._disk.rate.left_s(),
+            inodes_free=space.inodes_free if space is not None else None,
+            inodes_total=space.inodes_total if space is not None else None,
             gpus=gpus,
             remarks=tuple(self._remarks),
         )
         for text in self._remarks:
-            if text not in self._logged:
-                self._logged.add(text)
+            words = re.sub(r"\d+", "", text)  # the same remark, whatever its figures
+            if words not in self._logged:
+                self._logged.add(words)
                 _log.info("%s", text)
         return sample
 
@@ -97,12 +97,6 @@ class HostSampler:
             if own is not None:
                 return own
         return cgroups.pressure(Path("/proc/pressure/memory"))
-
-    def _disk_space(self) -> tuple[int | None, int | None]:
-        space, trouble = self._disk.look()
-        if trouble:
-            self._remark(trouble)
-        return space or (None, None)
 
     def _cpu_now(self) -> tuple[float, float]:
         """Seconds of CPU time used, and seconds that there were, both since some fixed moment."""
@@ -174,36 +168,3 @@ def _cgroup_cpu_s() -> float | None:
         return None if nanoseconds is None else nanoseconds / 1e9
     microseconds = cgroups.table(group.folder / "cpu.stat").get("usage_usec")
     return None if microseconds is None else microseconds / 1e6
-
-
-class _Disk:
-    """statvfs in a thread: a mount that hangs costs one short wait, then a remark until it answers again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._thread: threading.Thread | None = None
-        self._since = 0.0
-        self._answer: tuple[int, int] | None = None
-        self._trouble = ""
-
-    def look(self) -> tuple[tuple[int, int] | None, str]:
-        """Free and total bytes, or why they are not known."""
-        if self._thread is None or not self._thread.is_alive():
-            self._since = time.monotonic()
-            self._thread = threading.Thread(target=self._ask, name="statvfs", daemon=True)
-            self._thread.start()
-            self._thread.join(DISK_WAIT_S)
-        if self._thread.is_alive():
-            hung = time.monotonic() - self._since
-            return (
-                (self._answer, "") if hung < DISK_HUNG_S else (None, "the disk of the work directory does not answer")
-            )
-        return self._answer, self._trouble
-
-    def _ask(self) -> None:
-        try:
-            found = os.statvfs(self._path)
-        except OSError as error:
-            self._answer, self._trouble = None, f"the disk of {self._path} cannot be read: {error.strerror}"
-        else:
-            self._answer, self._trouble = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize), ""

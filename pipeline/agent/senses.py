@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from pipeline.agent import job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
+from pipeline.agent.disks import Disk
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
 from pipeline.agent.identity import Process
@@ -61,7 +62,8 @@ class Senses:
     def __init__(self, workdir: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "senses")
         self._gpus = GpuWatch()
-        self._host = HostSampler(workdir)
+        self.disk = Disk(workdir)
+        self._host = HostSampler(self.disk)
         self.log_caps = LogCaps()
         self._trackers: dict[str, _Tracker] = {}
         self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings

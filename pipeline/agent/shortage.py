@@ -1,16 +1,18 @@
-"""Says once when memory runs short, and once when there is enough again. Pure.
+"""Says once when memory or disk runs short, and once when there is enough again. Pure.
 
-Short: less than 5 % of the limit is left for a while, or processes wait for memory more than a fifth of the time. It is
-over only when both have been well clear of that for a minute, so that a figure near the line is told once.
+Memory is short: less than 5 % of the limit is left for a while, or processes wait for memory more than a fifth of the
+time. It is over only when both have been well clear of that for a minute, so that a figure near the line is told once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
 from pipeline.agent.admission import in_words
-from pipeline.protocol import HostSample
+from pipeline.agent.diagnosis import in_time
+from pipeline.protocol import DiskPolicy, HostSample
 
 SHORT_SHARE: Final = 0.05
 SHORT_S: Final = 6.0
@@ -20,6 +22,10 @@ ENOUGH_SHARE: Final = 0.08
 EASE: Final = 5.0
 ENOUGH_S: Final = 60.0
 NAMED: Final = 3
+ROOMY: Final = 1.25
+"""How many times what counts as short a disk must have to be no longer short."""
+LATER: Final = 4.0
+"""A disk that is short is told of again when the time left is a fourth of what was told."""
 
 
 class Memory:
@@ -58,3 +64,53 @@ class Memory:
             self._since.pop(name, None)
             return -1.0
         return now - self._since.setdefault(name, now)
+
+
+class DiskSpace:
+    """As ``Memory``, for the disk of the work directory: what is free, and how soon that is used up."""
+
+    def __init__(self, *, short: bool = False) -> None:
+        self.short = short
+        self._told_left = 0.0  # seconds that were left when it was told last
+        self._ample_since: float | None = None  # monotonic
+
+    def look(self, host: HostSample, policy: DiskPolicy, now: float) -> str:
+        """What is to be told, "" mostly. ``now`` is monotonic."""
+        if host.disk_free is None or not host.disk_total:
+            return ""
+        left = host.disk_left_s
+        if disk_short(host, policy):
+            self._ample_since = None
+            left = left if left is not None and left < policy.warn_left_s else math.inf
+            # Told again when it has become much more pressing.
+            if self.short and (left == math.inf or left > self._told_left / LATER):
+                return ""
+            self.short, self._told_left = True, left
+            return f"the disk is short: {_free(host)}"
+        roomy = host.disk_free > ROOMY * policy.warn_share * host.disk_total
+        ample = roomy and (left is None or left > ROOMY * policy.warn_left_s)
+        if not self.short or not ample:
+            self._ample_since = None
+            return ""
+        self._ample_since = self._ample_since if self._ample_since is not None else now
+        if now - self._ample_since < ENOUGH_S:
+            return ""
+        self.short = False
+        return f"the disk is no longer short: {_free(host)}"
+
+
+def disk_short(host: HostSample, policy: DiskPolicy) -> bool:
+    """Whether the disk has less free than the policy wants, or is full sooner, or no more files can be made soon."""
+    few = host.disk_free is not None and host.disk_free < policy.warn_share * (host.disk_total or 0)
+    soon = host.disk_left_s is not None and host.disk_left_s < policy.warn_left_s
+    names = host.inodes_free is not None and host.inodes_free < policy.warn_share * (host.inodes_total or 0)
+    return few or soon or names
+
+
+def _free(host: HostSample) -> str:
+    words = f"{in_words(host.disk_free or 0)} of {in_words(host.disk_total or 0)} free"
+    if host.inodes_free is not None and host.inodes_total and host.inodes_free < host.inodes_total / 5:
+        words += f", room for {host.inodes_free:,} more files"
+    if host.disk_left_s is not None:
+        words += f", full in {in_time(host.disk_left_s)} at the present rate"
+    return words

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from pipeline.agent.board import Board, Job
@@ -14,9 +15,9 @@ from pipeline.agent.environment import login_environment
 from pipeline.agent.identity import exiting
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
-from pipeline.agent.shortage import Memory
+from pipeline.agent.shortage import DiskSpace, Memory
 from pipeline.agent.store import Figures
-from pipeline.protocol import BEAT_S, JobSample, JobState, Readiness, ServerSample
+from pipeline.protocol import BEAT_S, DiskPolicy, JobSample, JobState, Readiness, ServerSample
 
 TICK_S: Final = 1.0
 LOOK_S: Final = BEAT_S
@@ -26,6 +27,7 @@ NOT_READY_LOOKS: Final = 2
 """A service that was ready has to fail so many looks in a row before it is not."""
 
 MEMORY_MARK: Final = "memory short"
+DISK_MARK: Final = "disk short"
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
     next_look = next_history = loop.time()
     struck: list[tuple[Run, int]] = []
     memory = Memory(short=bool(board.store.mark(MEMORY_MARK, bool)))
+    disk = DiskSpace(short=bool(board.store.mark(DISK_MARK, bool)))
     while True:
         try:
             runs = board.runs()
@@ -58,6 +61,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05
                 await look(board, senses)
+                judge_disk(board, disk)
                 judge_memory(board, memory)
                 if any(job.status.state in (JobState.QUEUED, JobState.BACKOFF) for job in board.jobs.values()):
                     wake()
@@ -106,15 +110,29 @@ def judge_memory(board: Board, memory: Memory) -> None:
     if board.host is None:
         return
     users = [(job.spec.name, job.sample.memory or 0) for job in board.jobs.values() if job.run is not None]
-    text = memory.look(board.host, users, time.monotonic())
+    was = memory.short
+    _tell(board, MEMORY_MARK, memory, memory.look(board.host, users, time.monotonic()), was)
+
+
+def judge_disk(board: Board, disk: DiskSpace) -> None:
+    """The same of the disk."""
+    if board.host is None:
+        return
+    was, policy = disk.short, board.plan.disk if board.plan is not None else DiskPolicy()
+    text = disk.look(board.host, policy, time.monotonic())
+    board.host = replace(board.host, disk_short=disk.short)
+    _tell(board, DISK_MARK, disk, text, was)
+
+
+def _tell(board: Board, mark: str, shortage: Memory | DiskSpace, text: str, was: bool) -> None:
     if not text:
         return
     try:
         with board.transaction():
-            board.store.set_mark(MEMORY_MARK, memory.short)
+            board.store.set_mark(mark, shortage.short)
             board.tell("host", text)
     except BaseException:
-        memory.short = not memory.short  # it was not told
+        shortage.short = was  # it was not told
         raise
 
 

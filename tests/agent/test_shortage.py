@@ -1,9 +1,9 @@
-"""Short memory is told once, and its end once."""
+"""Short memory or disk is told once, and its end once."""
 
 from __future__ import annotations
 
-from pipeline.agent.shortage import Memory
-from pipeline.protocol import HostSample
+from pipeline.agent.shortage import DiskSpace, Memory
+from pipeline.protocol import DiskPolicy, HostSample
 
 LIMIT = 100 * 10**9
 
@@ -53,3 +53,53 @@ def test_pressure_that_is_not_measured_is_none() -> None:
     host = HostSample(0.0, 1, 0.0, 50 * 10**9, LIMIT, "MemAvailable", memory_some=None)
     memory = Memory()
     assert [memory.look(host, [], 2.0 * number) for number in range(40)] == [""] * 40
+
+
+# --- Disk ------------------------------------------------------------------------------------------------------------
+
+
+def told_of_disk(disk: DiskSpace, figures: list[tuple[float, float | None]], began: float = 0.0) -> list[str]:
+    """What is told of (free in GB of 2 TB, hours left), one look every two seconds."""
+    found = []
+    for number, (free, hours) in enumerate(figures):
+        left = None if hours is None else hours * 3600
+        host = HostSample(
+            0.0, 1, 0.0, 0, LIMIT, "", disk_free=int(free * 10**9), disk_total=2 * 10**12, disk_left_s=left
+        )
+        text = disk.look(host, DiskPolicy(), began + 2.0 * number)
+        found += [text] if text else []
+    return found
+
+
+def test_a_disk_is_short_by_share_or_by_the_hours_left() -> None:
+    assert told_of_disk(DiskSpace(), [(1900.0, 61.0)] * 10) == []
+    assert told_of_disk(DiskSpace(), [(90.0, None)] * 10) == ["the disk is short: 90 GB of 2,000 GB free"]
+    said = told_of_disk(DiskSpace(), [(500.0, 5.0)] * 10)
+    assert said == ["the disk is short: 500 GB of 2,000 GB free, full in 5 h at the present rate"]
+
+
+def test_a_disk_that_fills_is_told_again_when_it_is_much_nearer() -> None:
+    disk = DiskSpace()
+    said = told_of_disk(disk, [(100 * (6 - step / 100), 6 - step / 100) for step in range(600)])
+    told = [text.rpartition("full in ")[2].split(" at")[0] for text in said]
+    assert told == ["6 h", "89 min", "22 min", "5 min", "72 s"]
+
+
+def test_a_disk_is_no_longer_short_when_it_has_been_roomy_for_a_minute() -> None:
+    disk = DiskSpace()
+    told_of_disk(disk, [(90.0, None)])
+    assert told_of_disk(disk, [(110.0, None)] * 100, 10.0) == []
+    assert told_of_disk(disk, [(500.0, 7.0)] * 100, 300.0) == []
+    assert told_of_disk(disk, [(500.0, None), (90.0, None)] * 50, 600.0) == []
+    assert told_of_disk(disk, [(500.0, None)] * 40, 900.0) == ["the disk is no longer short: 500 GB of 2,000 GB free"]
+    assert not disk.short
+
+
+def test_a_disk_without_room_for_files_is_short_too() -> None:
+    few = HostSample(
+        0.0, 1, 0.0, 0, LIMIT, "", disk_free=10**12, disk_total=2 * 10**12, inodes_free=900, inodes_total=10**6
+    )
+    assert DiskSpace().look(few, DiskPolicy(), 0.0) == (
+        "the disk is short: 1,000 GB of 2,000 GB free, room for 900 more files"
+    )
+    assert DiskSpace().look(HostSample(0.0, 1, 0.0, 0, LIMIT, ""), DiskPolicy(), 0.0) == ""

@@ -70,7 +70,14 @@ async def test_larger_screens_show_datasets_events_and_the_curve(size: tuple[int
     app, _ = deck()
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, "Datasets 75,488 of 189,660 kept")
-        for text in ("36,120 of 83,288  43 %", "prep:B4 OOM-killed", "OOM kills 1", "GPU 0", "ETA 29 h (24–36)"):
+        for text in (
+            "36,120 of 83,288  43 %",
+            "prep:B4 OOM-killed",
+            "OOM kills 1",
+            "GPU 0",
+            "ETA 29 h (24–36)",
+            "1.9 TB free, 61 h left",
+        ):
             await until_shown(pilot, text)
         await until(pilot, lambda: any("⣿" in row or "█ max" in row for row in shown(app)))
 

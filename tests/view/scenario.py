@@ -83,6 +83,7 @@ HOST = HostSample(
     oom_kills=1,
     disk_free=1900 * GB,
     disk_total=7000 * GB,
+    disk_left_s=61 * 3600.0,
     gpus=tuple(
         GpuSample(
             index, "NVIDIA H200", (136 + index % 3) * GB, 141 * GB, 90.0 + index % 7, 66.0 + index, 560.0 + 7 * index

@@ -83,6 +83,20 @@ def test_tight_memory_and_a_missing_keeper_are_said() -> None:
     assert "keeper" in attention(alone, 1.0).text
 
 
+def test_a_short_disk_needs_a_person_and_says_how_long_it_lasts() -> None:
+    well = scenario.live(0.0)
+    well = replace(well, statuses={name: each for name, each in well.statuses.items() if each.state is JobState.READY})
+    assert well.beat is not None
+    assert "disk" not in attention(well, 1.0).text
+    short = replace(scenario.HOST, disk_free=80 * scenario.GB, disk_left_s=5 * 3600.0, disk_short=True)
+    said = attention(replace(well, beat=replace(well.beat, host=short)), 1.0)
+    assert said.text == "1 needs you: the disk is short: 80 GB free, 5 h left"
+    assert said.needed
+    full = replace(short, disk_left_s=None, inodes_free=12, inodes_total=1_000_000)
+    said = attention(replace(well, beat=replace(well.beat, host=full)), 1.0)
+    assert said.text == "1 needs you: the disk is short: 80 GB free, room for 12 more files"
+
+
 def test_a_server_that_loads_again_is_not_called_well() -> None:
     snapshot = scenario.came_back(0.0)
     status = replace(snapshot.statuses["generate"], name="serve:baseline", state=JobState.RUNNING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
@@ -92,15 +91,6 @@ def test_beats_extend_the_curve_and_never_without_bound() -> None:
     history = snapshot.history["generate", "tok_s"]
     assert history.values[-1] == 2499.0
     assert len(history.values) == len(history.at) == 2000
-
-
-def test_a_filling_disk_says_when_it_is_full() -> None:
-    snapshot = Snapshot(run="r", host_label="h")
-    for minute in range(20):
-        host = replace(scenario.HOST, disk_free=1_000_000 - minute * 10_000)
-        snapshot = fold(snapshot, StreamLine(beat=Beat(minute * 60.0, 0, host, {})), minute * 60.0)
-    assert snapshot.disk_left_s is not None
-    assert math.isclose(snapshot.disk_left_s, 81 * 60.0)
 
 
 def test_a_job_that_left_the_plan_is_still_shown() -> None:

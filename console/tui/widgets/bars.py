@@ -99,7 +99,7 @@ class Vitals(Bar):
         if host.memory_some is not None and host.memory_some >= 5:
             pieces.append((f"some {host.memory_some:.0f} %", "$warn"))
         pieces.append(f"cpu {host.cpu_percent:.0f} %")
-        pieces += disk_pieces(host, snapshot.disk_left_s)
+        pieces += disk_pieces(host)
         if host.gpus:
             mean = sum(gpu.utilisation for gpu in host.gpus) / len(host.gpus)
             fullest = max(host.gpus, key=lambda gpu: gpu.memory_used)

@@ -11,7 +11,7 @@ from textual.geometry import Size
 from console.tui.widgets.pane import Pane, Piece, flow, joined, line
 from console.view import Snapshot
 from console.view import format as fmt
-from console.view.attention import DISK_SHARE, MEMORY_PRESSURE, MEMORY_SHARE
+from console.view.attention import MEMORY_PRESSURE, MEMORY_SHARE, disk_words
 from console.view.text import clean
 from pipeline.protocol import GpuSample, HostSample
 
@@ -47,11 +47,9 @@ def pressure_pieces(host: HostSample) -> list[Piece]:
     return pieces
 
 
-def disk_pieces(host: HostSample, left_s: float | None) -> list[Piece]:
-    """Free space, and when it is gone at the rate seen."""
-    tight = host.disk_free is not None and host.disk_total and host.disk_free < DISK_SHARE * host.disk_total
-    left = f", {fmt.short_duration(left_s)} left" if left_s is not None and left_s < 30 * fmt.DAY else ""
-    return [(f"{fmt.size(host.disk_free)} free{left}", "$bad" if tight else "")]
+def disk_pieces(host: HostSample) -> list[Piece]:
+    """Free space, and when it is gone at the present rate."""
+    return [(disk_words(host), "$bad" if host.disk_short else "")]
 
 
 def gpu_rows(gpus: Sequence[GpuSample], width: int, room: int) -> list[Content]:
@@ -105,7 +103,7 @@ class HostPane(Pane):
         rows.append(
             line(_label("cpu"), cpu, *_fill(host.cpu_percent / 100, max(4, room.width - LABEL - len(cpu)), 1.01))
         )
-        rows.append(line(_label("disk"), *disk_pieces(host, snapshot.disk_left_s)))
+        rows.append(line(_label("disk"), *disk_pieces(host)))
         rows += gpu_rows(host.gpus, room.width, room.height - len(rows))
         rows += [line(_label("note"), (clean(remark, 200), "$warn")) for remark in host.remarks]
         return rows
