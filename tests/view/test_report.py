@@ -48,6 +48,7 @@ def test_text_names_the_problem_first_and_every_job() -> None:
     for job in scenario.PLAN.jobs:
         assert any(line.startswith(job.name) for line in lines)
     assert "36,120 of 83,288 answered (43 %), 828 tok/s" in text
+    assert "disk    1.9 TB free, 61 h left (of 7.0 TB)" in text
 
 
 def test_json_holds_the_same_figures() -> None:
