@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from console import clock, headless
 from console import demo as demo_run
-from console import headless
 from console import host as hosts
 from console.client import Action, AgentClient
 from console.config import Config, load
@@ -179,6 +178,6 @@ async def _look(host: Host) -> Snapshot:
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
         place = await hosts.found(link, config)
         async with AgentClient(link, place.read_only_bridge) as agent:
-            now = time.monotonic()
+            now = clock.now()
             empty = Snapshot(run=config.run.name, host_label=config.host.address, link=LinkView("live", now))
             return fold(empty, await agent.state(), now)

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import getpass
 import socket
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from console import clock
 from console.controls import ControlError, JobAction
 from console.link.errors import AgentError, DeployError, LinkError, LinkRefused
-from console.view import LinkView, Message, Snapshot, fold
+from console.view import LinkView, Message, Refresh, Snapshot, fold
 from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
 
 if TYPE_CHECKING:  # they speak SSH and HTTP, which the screen does not wait for
@@ -54,7 +54,7 @@ class Session:
         self._broken = False  # the trouble stays until the operator asks again
         self._again = asyncio.Event()
         self._on_snapshot: Callable[[Snapshot], None] = lambda _: None
-        self.snapshot = Snapshot(run=run, host_label=host_label, link=LinkView("connecting", time.monotonic()))
+        self.snapshot = Snapshot(run=run, host_label=host_label, link=LinkView("connecting", clock.now()))
 
     async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Follow the agent and call ``on_snapshot`` after every change, until cancelled."""
@@ -75,7 +75,7 @@ class Session:
     # --- Following ---
 
     def _fold(self, message: Message) -> None:
-        self.snapshot = fold(self.snapshot, message, time.monotonic())
+        self.snapshot = fold(self.snapshot, message, clock.now())
         self._on_snapshot(self.snapshot)
 
     async def _watch_link(self, link: Link) -> None:
@@ -85,11 +85,10 @@ class Session:
 
     def _show_link(self, status: LinkStatus) -> None:
         """The link as the panes show it; trouble with the agent over a live link is shown in its place."""
-        since = time.monotonic() - max(0.0, time.time() - status.since)
         if status.state == "live" and self._broken:
-            self._fold(LinkView("refused", since, self._trouble))
+            self._fold(LinkView("refused", status.since, self._trouble))
         else:
-            self._fold(LinkView(status.state, since, status.detail or self._trouble, status.host_key))
+            self._fold(LinkView(status.state, status.since, status.detail or self._trouble, status.host_key))
 
     def _set_trouble(self, text: str, *, broken: bool = False) -> None:
         if (text, broken) != (self._trouble, self._broken):
@@ -135,16 +134,18 @@ class Session:
             self._anew = False
         async with contextlib.aclosing(client.stream(self.snapshot.seq)) as stream:
             async for line in stream:
-                outdated = self._outdated(line)
+                torn = self._torn(line)
                 self._fold(line)
                 self._set_trouble("")
-                if outdated:
+                if torn:
                     self._fold(await client.state())
+                elif line.event is not None and line.event.kind in ("plan", "agent"):
+                    self._fold(Refresh(await client.state()))
 
-    def _outdated(self, line: StreamLine) -> bool:
-        """Whether ``line`` says that plan or agent changed, events are missing, or the journal is a new one."""
+    def _torn(self, line: StreamLine) -> bool:
+        """Whether ``line`` says that events are missing, or that the journal is a new one."""
         if line.event is not None:
-            return line.event.kind in ("plan", "agent") or line.event.seq > self.snapshot.seq + 1
+            return line.event.seq > self.snapshot.seq + 1
         return line.beat is not None and line.beat.seq < self.snapshot.seq
 
     async def _keep_history(self) -> None:
@@ -158,9 +159,7 @@ class Session:
                 for spec in self.snapshot.plan.jobs:
                     if spec.stage == stage:
                         self._fold(await self.history(spec.name, figure, HISTORY_POINTS))
-                state = await self._ask(lambda client: client.state())
-                if state.seq >= self.snapshot.seq:
-                    self._fold(state)
+                self._fold(Refresh(await self._ask(lambda client: client.state())))
             await asyncio.sleep(HISTORY_EVERY_S)
 
     # --- What the operator asks for ---

@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 import asyncssh
 
+from console import clock
 from console.link.connect import ANY_NEW_KEY, Connection, Endpoint, open_connection
 from console.link.errors import LinkDown, LinkRefused, one_line
 
@@ -30,7 +31,7 @@ class LinkStatus:
     """Where the link stands. ``host_key`` is a fingerprint the operator may accept, see ``Link.retry``."""
 
     state: Literal["connecting", "live", "lost", "refused"]
-    since: float  # wall time of entering the state
+    since: float  # when it was entered, on console.clock
     detail: str = ""
     host_key: str = ""
 
@@ -55,7 +56,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, *, accept_new_host_key: bool = False) -> None:
         self.endpoint = endpoint
         self._accept = ANY_NEW_KEY if accept_new_host_key else ""
-        self._status = LinkStatus("connecting", time.time())
+        self._status = LinkStatus("connecting", clock.now())
         self._watchers: set[asyncio.Queue[LinkStatus]] = set()
         self._connection: asyncssh.SSHClientConnection | None = None
         self._retry = asyncio.Event()
@@ -177,13 +178,13 @@ class Link:
             try:
                 connection = await open_connection(self.endpoint, self._accept)
             except LinkRefused as refused:
-                self._set(LinkStatus("refused", time.time(), str(refused), refused.fingerprint))
+                self._set(LinkStatus("refused", clock.now(), str(refused), refused.fingerprint))
                 await self._retry.wait()
-                self._set(LinkStatus("connecting", time.time()))
+                self._set(LinkStatus("connecting", clock.now()))
                 failures = 0
                 continue
             except LinkDown as down:
-                since = self._status.since if self._status.state == "lost" else time.time()
+                since = self._status.since if self._status.state == "lost" else clock.now()
                 self._set(LinkStatus("lost", since, str(down)))
             else:
                 lived = await self._hold(connection)
@@ -196,13 +197,13 @@ class Link:
         """Be live until the connection ends; return how many seconds that was."""
         start = time.monotonic()
         self._connection = connection.ssh
-        self._set(LinkStatus("live", time.time()))
+        self._set(LinkStatus("live", clock.now()))
         reason = "closed"
         try:
             reason = await asyncio.shield(connection.lost)
         finally:
             self._connection = None
-            self._set(LinkStatus("lost", time.time(), f"lost {self.endpoint.host}: {reason}"))
+            self._set(LinkStatus("lost", clock.now(), f"lost {self.endpoint.host}: {reason}"))
             await _close(connection.ssh)
         return time.monotonic() - start
 

@@ -8,13 +8,13 @@ import select
 import signal
 import sys
 import threading
-import time
 from typing import Final
 
 from rich.text import Text
 from textual.app import App
 from textual.screen import Screen
 
+from console import clock
 from console.controls import Controls
 from console.tui.keymap import Situation
 from console.tui.palette import DARK, LIGHT
@@ -25,8 +25,10 @@ from console.tui.screens.log import LogScreen
 from console.tui.screens.overview import OverviewScreen
 from console.view import Snapshot, Tone
 from console.view.text import clean
+from pipeline.protocol import STALE_S
 
 PAINT_EVERY_S: Final = 0.25
+MOMENT_S: Final = 0.05
 SAID_FOR_S: Final = 12.0
 TERMINAL_CHECK_S: Final = 0.3
 LEAVE_WITHIN_S: Final = 0.8
@@ -61,6 +63,7 @@ class Deck(App[int]):
         self.register_theme(LIGHT)
         self.theme = LIGHT.name if self._light else DARK.name
         self.set_interval(1.0, self._tick)
+        self._growing_stale = self.set_interval(STALE_S + MOMENT_S, self._tick)
         # The first picture comes before the first import of what connects.
         self.call_after_refresh(self._connect)
         self._watch_terminal()
@@ -69,13 +72,15 @@ class Deck(App[int]):
         self.run_worker(self.controls.run(self._take), name="session", exit_on_error=True)
 
     def now(self) -> float:
-        """Monotonic seconds, the clock that snapshots are aged by."""
-        return time.monotonic()
+        """Seconds on the clock that snapshots are aged by."""
+        return clock.now()
 
     # --- Snapshots ---
 
     def _take(self, snapshot: Snapshot) -> None:
         """Keep the newest snapshot and paint soon: at once after a quiet time, else four times a second."""
+        if snapshot.received != self.snapshot.received:
+            self._growing_stale.reset()
         self.snapshot = snapshot
         if self._paint_due:
             return

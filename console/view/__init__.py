@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.view.attention import Attention, attention
-from console.view.fold import Message, fold
+from console.view.fold import Message, Refresh, fold
 from console.view.snapshot import LinkView, Snapshot, Tone
 
-__all__ = ["Attention", "LinkView", "Message", "Snapshot", "Tone", "attention", "fold"]
+__all__ = ["Attention", "LinkView", "Message", "Refresh", "Snapshot", "Tone", "attention", "fold"]

@@ -45,7 +45,7 @@ class Attention:
 
 
 def attention(snapshot: Snapshot, now: float) -> Attention:
-    """What the operator should know first at monotonic time ``now``."""
+    """What the operator should know first at ``now`` by ``console.clock``."""
     return (
         _link(snapshot, now)
         or _crashed(snapshot.jobs)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from console.view.snapshot import EVENTS_KEPT, LinkView, Snapshot
 from pipeline.protocol import Beat, Event, History, State, StreamLine
 
-Message = State | StreamLine | History | LinkView
+
+@dataclass(frozen=True)
+class Refresh:
+    """A state read while the event stream is followed: for plan and agent, which events do not carry.
+
+    The stream may still be behind it, and brings every event between itself.
+    """
+
+    state: State
+
+
+Message = State | Refresh | StreamLine | History | LinkView
 
 POINTS_KEPT: Final = 2000
 QUIET: Final = "reason"
@@ -19,10 +30,12 @@ FIGURE: Final = "tok_s"
 
 
 def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
-    """The snapshot after ``message``, which arrived at monotonic time ``now``. Pure; takes messages in any order."""
+    """The snapshot after ``message``, which arrived at ``now`` by ``console.clock``. Pure; messages in any order."""
     match message:
         case State():
             return _state(snapshot, message, now)
+        case Refresh():
+            return _refresh(snapshot, message.state, now)
         case StreamLine():
             if message.event is not None:
                 snapshot = _event(snapshot, message.event, now)
@@ -49,6 +62,17 @@ def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
         seq=state.seq,
         reported={} if anew else snapshot.reported,
         events=tuple(events[seq] for seq in sorted(events, reverse=True)[:EVENTS_KEPT]),
+    )
+    return _beat(folded, replace(state.beat, at=max(state.beat.at, state.at)), now)
+
+
+def _refresh(snapshot: Snapshot, state: State, now: float) -> Snapshot:
+    folded = replace(
+        snapshot,
+        run=state.plan.run if state.plan else snapshot.run,
+        agent=state.agent,
+        plan=state.plan,
+        statuses={name: snapshot.statuses.get(name, status) for name, status in state.jobs.items()},
     )
     return _beat(folded, replace(state.beat, at=max(state.beat.at, state.at)), now)
 

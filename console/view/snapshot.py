@@ -37,7 +37,7 @@ class Tone(enum.StrEnum):
 
 @dataclass(frozen=True)
 class LinkView:
-    """How the wire to the host stands. ``since`` is monotonic seconds here; ``detail`` says what is tried.
+    """How the wire to the host stands. ``since`` is by ``console.clock``; ``detail`` says what is tried.
 
     ``host_key``: fingerprint of a key seen for the first time, which the operator may accept; never of a changed one.
     """
@@ -52,8 +52,8 @@ class LinkView:
 class Snapshot:
     """Everything the panes show, made by ``console.view.fold``; what follows from facts is computed once, when asked.
 
-    ``received`` is the monotonic time here of the newest word from the agent, None before the first. ``at`` is the
-    container's wall clock at that word: durations are measured against it, so they stand still when data is old.
+    ``received`` is when the newest word from the agent came, by ``console.clock``; None before the first. ``at`` is
+    the container's wall clock at that word: durations are measured against it, so they stand still when data is old.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""A TCP relay that stops forwarding without closing anything, as when a cable is pulled, or breaks connections off."""
+"""A TCP relay that delays, stops forwarding without closing anything, as when a cable is pulled, or breaks off."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 from typing import Self
 
+_HELD = 64  # pieces on their way in one direction
+
 
 class Relay:
-    """Use as an async context manager; connect to ``port``."""
+    """Use as an async context manager; connect to ``port``. ``one_way_s`` is how long bytes take in each direction."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, one_way_s: float = 0.0) -> None:
         self._target = target
+        self.one_way_s = one_way_s
         self._there, self._back = asyncio.Event(), asyncio.Event()
+        self._left: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = 0  # accepted so far
         self.port = 0
         self.mend()
 
@@ -32,7 +37,13 @@ class Relay:
         if not answers_only:
             self._there.clear()
 
+    def cut_after(self, pieces: int) -> None:
+        """Cut as soon as so many more pieces have passed from the client to the server; no answer passes from now."""
+        self.cut(answers_only=pieces > 0)
+        self._left = pieces
+
     def mend(self) -> None:
+        self._left = None
         self._there.set()
         self._back.set()
 
@@ -44,6 +55,7 @@ class Relay:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -54,8 +66,8 @@ class Relay:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
             with contextlib.closing(far_writer):
                 ends = {
-                    asyncio.create_task(_forward(reader, far_writer, self._there)),
-                    asyncio.create_task(_forward(far_reader, writer, self._back)),
+                    asyncio.create_task(self._forward(reader, far_writer, self._there)),
+                    asyncio.create_task(self._forward(far_reader, writer, self._back)),
                 }
                 try:
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -63,10 +75,31 @@ class Relay:
                     for end in ends:
                         end.cancel()
 
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, passing: asyncio.Event) -> None:
+        way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_HELD)
+        taking = asyncio.create_task(self._take(source, way))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    due, data = await way.get()
+                    await asyncio.sleep(due - asyncio.get_running_loop().time())
+                    if not data:
+                        return
+                    await passing.wait()
+                    sink.write(data)
+                    await sink.drain()
+                    if passing is self._there and self._left is not None:
+                        self._left -= 1
+                        if self._left <= 0:
+                            self.cut()
+        finally:
+            taking.cancel()
 
-async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter, passing: asyncio.Event) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(65536):
-            await passing.wait()
-            sink.write(data)
-            await sink.drain()
+    async def _take(self, source: asyncio.StreamReader, way: asyncio.Queue[tuple[float, bytes]]) -> None:
+        data = b"-"
+        while data:
+            try:
+                data = await source.read(65536)
+            except OSError:
+                data = b""
+            await way.put((asyncio.get_running_loop().time() + self.one_way_s, data))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 
+from console import clock
 from console.tui.app import Deck
 from tests.tui.scripted import ScriptedSession
 from tests.view import scenario
 
 if __name__ == "__main__":
-    app = Deck(ScriptedSession(scenario.live(time.monotonic())))
+    app = Deck(ScriptedSession(scenario.live(clock.now())))
     app.run()
     sys.exit(app.return_code)

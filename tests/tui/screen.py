@@ -8,6 +8,7 @@ from collections.abc import Callable
 from textual.app import App
 from textual.pilot import Pilot
 
+from console import clock
 from console.tui.app import Deck
 from tests.tui.scripted import ScriptedSession
 from tests.view import scenario
@@ -37,5 +38,5 @@ def deck(
     session: ScriptedSession | None = None, *, light: bool = False, read_only: bool = False
 ) -> tuple[Deck, ScriptedSession]:
     """A console on a scripted session, at hour 31 of the real run unless told otherwise."""
-    session = session or ScriptedSession(scenario.live(time.monotonic()))
+    session = session or ScriptedSession(scenario.live(clock.now()))
     return Deck(session, light=light, read_only=read_only), session

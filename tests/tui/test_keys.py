@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from console import clock
 from console.tui.keymap import KEYMAP, Scope, Situation, applying
 from console.tui.screens.confirm import Confirm
 from console.tui.screens.help import HelpScreen
@@ -122,7 +121,7 @@ async def test_a_key_that_does_nothing_here_says_why() -> None:
 
 
 async def test_nothing_crashed_nothing_restarted() -> None:
-    app, session = deck(ScriptedSession(scenario.all_well(time.monotonic())))
+    app, session = deck(ScriptedSession(scenario.all_well(clock.now())))
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "prep:A1")
         await pilot.press("R")

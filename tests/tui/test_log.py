@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
+from console import clock
 from console.tui.screens.log import PAGE, LogScreen
 from console.tui.widgets.logview import LogView
 from pipeline.protocol import Event, JobState, JobStatus, StreamLine
@@ -155,7 +155,7 @@ async def test_attempts_and_a_new_one_while_following() -> None:
         await pilot.press("P", "f")
         await until_shown(pilot, "of the second attempt")
         status = JobStatus("prep:B5", JobState.RUNNING, attempt=3, restarts=2, started_at=scenario.AT)
-        session.tell(StreamLine(event=Event(9, scenario.AT, "state", "x", "prep:B5", status=status)), time.monotonic())
+        session.tell(StreamLine(event=Event(9, scenario.AT, "state", "x", "prep:B5", status=status)), clock.now())
         await until_shown(pilot, "prep:B5: attempt 3 started")
         assert screen._attempt == 3
 
@@ -175,7 +175,7 @@ async def test_a_dead_link_is_said_and_the_lines_stay() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await open_log(pilot, app)
         await until_shown(pilot, "a line")
-        now = time.monotonic()
+        now = clock.now()
         session.snapshot = replace(session.snapshot, received=now - 60)
         session.tell(StreamLine(), now)
         await until_shown(pilot, "stale: nothing heard")

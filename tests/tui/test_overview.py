@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from console import clock
 from console.tui.widgets.jobs import JobsTable
 from console.view import LinkView, Snapshot, fold
 from console.view.text import cells
@@ -22,7 +23,7 @@ HOSTILE = "CUDA [rank0] out of memory, see [/tmp/x.log] \x1b[2J\x1b]0;t\x07[bold
 
 
 def on(make: Callable[[float], Snapshot]) -> ScriptedSession:
-    return ScriptedSession(make(time.monotonic()))
+    return ScriptedSession(make(clock.now()))
 
 
 def stale(now: float) -> Snapshot:
@@ -125,7 +126,7 @@ async def test_old_data_are_dimmed_and_dated() -> None:
         await until_shown(pilot, "stale: nothing heard from the agent for 4")
         assert app.screen.has_class("-stale")
         assert "stale, 4" in shown(app)[1]
-        session.tell(StreamLine(beat=Beat(scenario.AT, 6, scenario.HOST, {})), time.monotonic())
+        session.tell(StreamLine(beat=Beat(scenario.AT, 6, scenario.HOST, {})), clock.now())
         await until(pilot, lambda: not app.screen.has_class("-stale"))
 
 
@@ -152,7 +153,7 @@ async def test_an_event_repaints_only_what_changed() -> None:
         table = app.screen.query_one(JobsTable)
         before = [table.get_row_at(row) for row in range(table.row_count)]
         status = JobStatus("prep:B4", JobState.RUNNING, attempt=2, restarts=1, started_at=scenario.AT)
-        session.tell(StreamLine(event=Event(7, scenario.AT, "state", "x", "prep:B4", status=status)), time.monotonic())
+        session.tell(StreamLine(event=Event(7, scenario.AT, "state", "x", "prep:B4", status=status)), clock.now())
         await until_shown(pilot, "prep:B4        running")
         after = [table.get_row_at(row) for row in range(table.row_count)]
         changed = [row for row in range(table.row_count) if before[row] != after[row]]
@@ -179,9 +180,7 @@ async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
             sample = JobSample(
                 progress=Progress(scenario.AT + step, "answers", step, 83288, figures={"tok_s": 1.0 + step})
             )
-            session.tell(
-                StreamLine(beat=Beat(scenario.AT + step, 6, scenario.HOST, {"generate": sample})), time.monotonic()
-            )
+            session.tell(StreamLine(beat=Beat(scenario.AT + step, 6, scenario.HOST, {"generate": sample})), clock.now())
             if step % 100 == 0:
                 await pilot.pause()
         await until_shown(pilot, "2,000 tok/s")
@@ -195,9 +194,7 @@ async def test_the_cursor_stays_on_its_job_when_rows_come() -> None:
         for _ in range(4):
             await pilot.press("j")
         status = JobStatus("aaa:stranger", JobState.RUNNING)
-        session.tell(
-            StreamLine(event=Event(8, scenario.AT, "state", "x", "aaa:stranger", status=status)), time.monotonic()
-        )
+        session.tell(StreamLine(event=Event(8, scenario.AT, "state", "x", "aaa:stranger", status=status)), clock.now())
         await until_shown(pilot, "aaa:stranger")
         selected = app.screen.query_one(JobsTable).selected
         assert selected is not None

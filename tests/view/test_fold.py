@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from console import report
-from console.view import LinkView, Message, Snapshot, attention, fold
+from console.view import LinkView, Message, Refresh, Snapshot, attention, fold
 from pipeline.protocol import (
     Beat,
     Event,
@@ -62,6 +62,19 @@ def test_a_state_after_a_break_keeps_the_events_seen() -> None:
     )
     after = fold(before, later, 160.0)
     assert [each.seq for each in after.events] == [9, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_state_read_while_the_stream_is_behind_costs_no_event() -> None:
+    before = scenario.live(100.0)
+    state = replace(
+        scenario.state_of(*scenario.running_jobs()), seq=9, events=(Event(9, scenario.AT, "agent", "back"),)
+    )
+    after = fold(before, Refresh(replace(state, agent=replace(state.agent, pid=7))), 101.0)
+    assert after.agent is not None
+    assert after.agent.pid == 7
+    assert (after.seq, after.events, after.statuses) == (before.seq, before.events, before.statuses)
+    after = fold(fold(after, event(7, "prep:B4", JobState.RUNNING), 102.0), event(8, "prep:B4", JobState.DONE), 103.0)
+    assert [each.seq for each in after.events[:3]] == [8, 7, 6]
 
 
 def test_a_new_journal_forgets_the_events_of_the_old_one() -> None:

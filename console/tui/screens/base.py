@@ -98,6 +98,7 @@ class DeckScreen(Screen[None]):
     def tick(self) -> None:
         """Draw what changes with time alone; called once a second. Here: the lines that every screen has."""
         snapshot, now = self.snapshot, self.deck.now()
+        self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
         self.query_one("#attention", AttentionBar).show(attention(snapshot, now))
         self.query_one("#status", StatusBar).show(self.deck.said(), snapshot)
         self.query_one("#keys", KeyBar).show(self.situation())

@@ -83,11 +83,6 @@ class JobScreen(Moving, DeckScreen):
             self.query_one("#job-body", Static).update(drawn)
         self.tick()
 
-    def tick(self) -> None:
-        super().tick()
-        snapshot, now = self.snapshot, self.deck.now()
-        self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
-
     def on_resize(self) -> None:
         if self.ready:
             self.call_after_refresh(self.paint)

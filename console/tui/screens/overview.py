@@ -109,7 +109,6 @@ class OverviewScreen(DeckScreen):
         super().tick()
         snapshot, now = self.snapshot, self.deck.now()
         self.query_one("#header", HeaderBar).show(snapshot, now, read_only=self.deck.read_only)
-        self.set_class(snapshot.stale(now) or snapshot.link.state in ("lost", "refused"), "-stale")
 
     def _passes(self, row: JobRow) -> bool:
         text = self._filter.casefold()
