@@ -11,10 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import link
 from benchmarks.supervision import run as supervision
 
 RESULTS: Final = Path(__file__).with_name("results")
-BENCHMARKS: Final[Mapping[str, Callable[[bool], dict[str, Any]]]] = {"supervision": supervision.measure}
+BENCHMARKS: Final[Mapping[str, Callable[[bool], dict[str, Any]]]] = {
+    "supervision": supervision.measure,
+    "link": link.measure,
+}
 
 
 def main() -> None:

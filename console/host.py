@@ -21,6 +21,7 @@ from console.plan import build
 from console.session import operator
 from pipeline.protocol import ActionRequest, ApplyReply, ApplyRequest
 
+USUAL_SSH_CONFIG = "~/.ssh/config"
 CONNECT_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 400.0
 """Jobs have their own grace; stopping a server that answers takes minutes at the worst."""
@@ -59,8 +60,15 @@ def endpoint(config: Config) -> Endpoint:
         user=host.user or None,
         identity_files=tuple(Path(name) for name in host.identity_files),
         known_hosts=Path(host.known_hosts) if host.known_hosts else None,
-        ssh_config=(Path(host.ssh_config).expanduser(),) if host.ssh_config else (),
+        ssh_config=_ssh_config(host.ssh_config),
     )
+
+
+def _ssh_config(name: str) -> tuple[Path, ...] | None:
+    """The usual file may be missing; one that is named must be there."""
+    if name == USUAL_SSH_CONFIG:
+        return None
+    return (Path(name).expanduser(),) if name else ()
 
 
 @contextlib.asynccontextmanager

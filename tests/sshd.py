@@ -53,6 +53,7 @@ class OpenSshServer:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own empty folder, gone after a reboot
         self.folder = folder
         self.port = free_port()
+        self.extra: list[str] = []  # further lines of its configuration, from the next start on
         self.user = getpass.getuser()
         self.key = folder / "user_key"
         self.known_hosts = folder / "known_hosts"
@@ -62,23 +63,35 @@ class OpenSshServer:
         make_key(self.key)
         (folder / "authorized_keys").write_bytes(self.key.with_suffix(".pub").read_bytes())
         self.change_host_key()
-        kind, key, _ = (folder / "host_key.pub").read_text().split()
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {key}\n")
-        (folder / "sshd_config").write_text(_CONFIG.format(port=self.port, folder=folder))
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {self.host_key}\n")
 
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.port, self.user, (self.key,), self.known_hosts, ssh_config=())
 
-    def change_host_key(self) -> None:
+    @property
+    def host_key(self) -> str:
+        """The host key as known_hosts has it: kind and key."""
+        kind, key, _ = (self.folder / "host_key.pub").read_text().split()
+        return f"{kind} {key}"
+
+    def change_host_key(self, kind: str = "ed25519") -> None:
         """Takes effect at the next start."""
-        make_key(self.folder / "host_key")
+        make_key(self.folder / "host_key", kind)
 
     def start(self) -> None:
+        # What comes first counts.
+        text = "".join(f"{line}\n" for line in self.extra) + _CONFIG.format(port=self.port, folder=self.folder)
+        (self.folder / "sshd_config").write_text(text)
         with (self.folder / "sshd.log").open("ab") as log:
             argv = [self._program, "-D", "-e", "-f", str(self.folder / "sshd_config")]
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self._answers, f"sshd on port {self.port}, see {self.folder}/sshd.log")
+
+    def restart(self) -> None:
+        """As after a reboot: connections are gone, configuration and host key are read anew."""
+        self.kill()
+        self.start()
 
     def kill(self) -> None:
         """SIGKILL to the server and the processes of its connections, as if the machine had gone."""

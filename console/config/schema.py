@@ -50,7 +50,7 @@ class Host:
     user: Word = run("")  # "": ssh_config's, else the operator's own
     workdir: Folder = run()
     python: FilledWord = run("python3")  # 3.11 or later, with what an SGLang image brings
-    known_hosts: str = run("~/.ssh/known_hosts")
+    known_hosts: str = run("")  # "": ssh_config's, else ~/.ssh/known_hosts
     identity_files: tuple[Filled, ...] = run(())  # empty: ssh_config's and the SSH agent's
     ssh_config: str = run("~/.ssh/config")  # "": none is read
 

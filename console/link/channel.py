@@ -62,8 +62,11 @@ class AgentChannel:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def http(self) -> httpx.AsyncClient:
-        """A client whose every request goes to the agent; one session of the link is left to other commands."""
-        limits = httpx.Limits(max_connections=SESSIONS - 1, max_keepalive_connections=2, keepalive_expiry=3.0)
+        """A client whose every request goes to the agent; one session of the link is left to other commands.
+
+        One idle connection stays open, so that a key press waits for no bridge to start.
+        """
+        limits = httpx.Limits(max_connections=SESSIONS - 1, max_keepalive_connections=1, keepalive_expiry=None)
         transport = httpx.AsyncHTTPTransport(uds=self.address, limits=limits)
         timeout = httpx.Timeout(30.0, connect=10.0)
         # The environment's proxies are for the network, not for this socket.

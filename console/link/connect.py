@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import asyncssh
+from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED
 
 from console.link.errors import LinkDown, LinkRefused, one_line
+from console.link.hostkeys import HostKeys, files_of, name_of
 
-KEEPALIVE_S = 3.0
-KEEPALIVE_INTERVALS = 3  # a server silent for so many intervals is lost
-CONNECT_TIMEOUT_S = 20.0
-OPENING_TIMEOUT_S = 60.0  # all of it: jump hosts, key exchange, authentication
-ANY_NEW_KEY = "new"
+KEEPALIVE_S: Final = 3.0
+KEEPALIVE_INTERVALS: Final = 3  # a server silent for so many intervals is lost
+CONNECT_TIMEOUT_S: Final = 20.0
+OPENING_TIMEOUT_S: Final = 60.0  # all of it: jump hosts, key exchange, authentication
+CLOSING_TIMEOUT_S: Final = 1.0
 
-_SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
-_REFUSALS = (
+_REFUSALS: Final = (
     asyncssh.PermissionDenied,
     asyncssh.KeyExchangeFailed,
     asyncssh.IllegalUserName,
@@ -36,7 +37,11 @@ class Endpoint:
     user: str | None = None
     identity_files: tuple[Path, ...] = ()
     known_hosts: Path | None = None
-    ssh_config: tuple[Path, ...] | None = None  # None: ~/.ssh/config; empty: no file at all
+    ssh_config: tuple[Path, ...] | None = None  # None: ~/.ssh/config, where there is one; empty: no file at all
+
+    @property
+    def where(self) -> str:
+        return self.host if self.port is None else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -45,33 +50,85 @@ class Connection:
 
     ssh: asyncssh.SSHClientConnection
     lost: asyncio.Future[str]
+    jump: Connection | None = None  # the one it goes through
+
+    async def close(self) -> None:
+        """Close politely, but do not wait for a peer that is gone."""
+        self.ssh.close()
+        try:
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await self.ssh.wait_closed()
+        except (TimeoutError, asyncssh.Error, OSError):
+            self.ssh.abort()
+        if self.jump is not None:
+            await self.jump.close()
 
 
 async def open_connection(endpoint: Endpoint, accept: str = "") -> Connection:
-    """Connect and authenticate, never asking anybody anything.
+    """Connect and authenticate, through jump hosts where the SSH configuration says so; never asks anybody anything.
 
     ``accept``: a host key that is not known yet is recorded if it is this fingerprint (``SHA256:…``), or any if
     ``ANY_NEW_KEY``. Raises ``LinkDown`` where trying again can help and ``LinkRefused`` where it cannot.
     """
-    owner: _Owner | None = None
     try:
         async with asyncio.timeout(OPENING_TIMEOUT_S):
+            return await _open(endpoint, accept, None, ())
+    except TimeoutError:
+        raise LinkDown(f"{endpoint.where} did not answer in time") from None
+
+
+async def _open(endpoint: Endpoint, accept: str, jump: Connection | None, behind: tuple[Endpoint, ...]) -> Connection:
+    """One connection. ``jump``: what it goes through. ``behind``: the hosts that are reached through this one."""
+    keys: HostKeys | None = None
+    async with contextlib.AsyncExitStack() as undo:
+        try:
             arguments = _arguments(endpoint)
             options = await asyncssh.SSHClientConnectionOptions.construct(None, **arguments)
-            files = _known_hosts_files(endpoint, options.known_hosts)
-            known = read_known_hosts(files)
-            owner = _Owner(known, files[0], accept)
-            ssh = await asyncssh.connect(**arguments, known_hosts=known, client_factory=lambda: owner)
-    except (TimeoutError, asyncssh.Error, OSError, ValueError) as error:
-        if owner is not None and owner.refusal is not None:
-            raise owner.refusal from None
-        raise _verdict(endpoint, error) from None
-    try:
-        owner.record_accepted_key()
-    except OSError as error:
-        ssh.abort()
-        raise LinkRefused(f"cannot record the host key in {owner.file}: {error.strerror}") from None
-    return Connection(ssh, owner.lost)
+            if jump is None and isinstance(options.tunnel, str):
+                jump = await _jump(options.tunnel, endpoint, accept, behind)
+                undo.push_async_callback(jump.close)
+            lookup = options.config.get
+            files = files_of(endpoint.known_hosts, lookup("UserKnownHostsFile"), lookup("GlobalKnownHostsFile"))
+            keys = HostKeys(options.host_key_alias or name_of(options.host, options.port), files, accept)
+            if not lookup("HostKeyAlgorithms"):
+                name = options.host_key_alias or options.host
+                arguments["server_host_key_algs"] = keys.algorithms(name, options.port)
+            if jump is not None:
+                arguments["tunnel"] = jump.ssh
+            owner = _Owner(keys)
+            ssh = await asyncssh.connect(**arguments, known_hosts=keys.known, client_factory=lambda: owner)
+            undo.callback(ssh.abort)
+        except (TimeoutError, asyncssh.Error, OSError, ValueError) as error:
+            if keys is not None and keys.refusal is not None:
+                raise keys.refusal from None
+            raise _verdict(endpoint, error) from None
+        keys.record()
+        undo.pop_all()
+        return Connection(ssh, owner.lost, jump)
+
+
+async def _jump(hops: str, target: Endpoint, accept: str, behind: tuple[Endpoint, ...]) -> Connection:
+    """A connection to the last of the jump hosts, each reached through the one before and checked like any host."""
+    connection: Connection | None = None
+    async with contextlib.AsyncExitStack() as undo:
+        for text in hops.split(","):
+            hop = replace(_hop(text.strip()), known_hosts=target.known_hosts, ssh_config=target.ssh_config)
+            if hop in behind:
+                raise LinkRefused(f"{hop.where} is to be reached through itself: correct ProxyJump, then try again")
+            connection = await _open(hop, accept, connection, (*behind, hop))
+            undo.push_async_callback(connection.close)
+        undo.pop_all()
+    assert connection is not None
+    return connection
+
+
+def _hop(text: str) -> Endpoint:
+    """``[user@]host[:port]``, also as a URI, as ssh_config has it."""
+    user, _, place = text.removeprefix("ssh://").rpartition("@")
+    host, colon, port = place.rpartition(":")
+    if not colon or not port.isdigit():
+        host, port = place, ""
+    return Endpoint(host.strip("[]"), int(port) if port else None, user or None)
 
 
 def _arguments(endpoint: Endpoint) -> dict[str, Any]:
@@ -96,80 +153,16 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _known_hosts_files(endpoint: Endpoint, configured: object) -> list[Path]:
-    """The files host keys are looked up in; a newly accepted key goes to the first."""
-    if endpoint.known_hosts is not None:
-        return [endpoint.known_hosts.expanduser()]
-    if isinstance(configured, list) and configured:
-        return [Path(str(name)).expanduser() for name in configured]
-    return [Path("~/.ssh/known_hosts").expanduser(), _SYSTEM_KNOWN_HOSTS]
-
-
-def read_known_hosts(files: list[Path]) -> asyncssh.SSHKnownHosts:
-    """The entries of all ``files`` that exist; a line that cannot be read is passed over, as ssh does."""
-    known = asyncssh.import_known_hosts("")
-    for file in files:
-        if not file.is_file():
-            continue
-        for line in file.read_text(errors="replace").splitlines():
-            try:
-                known.load(line)
-            except ValueError:
-                continue
-    return known
-
-
-def known_hosts_name(host: str, port: int) -> str:
-    """The name under which known_hosts files list a host."""
-    return host if port == 22 else f"[{host}]:{port}"
-
-
 class _Owner(asyncssh.SSHClient):
     """asyncssh's callbacks for one connection: decides on host keys and hears of the end."""
 
-    def __init__(self, known: asyncssh.SSHKnownHosts, file: Path, accept: str) -> None:
-        self._known = known
-        self.file = file
-        self._accept = accept
-        self._accepted_line = ""
-        self.refusal: LinkRefused | None = None
+    def __init__(self, keys: HostKeys) -> None:
+        self._keys = keys
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def validate_host_public_key(self, host: str, _addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+    def validate_host_public_key(self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey) -> bool:
         """Asked only about a key that is not among the known ones of this host."""
-        name = known_hosts_name(host, port)
-        offered = f"{key.get_algorithm()} {key.get_fingerprint()}"
-        before = self._known.match(name, "", None)[0]
-        if before:
-            old = ", ".join(f"{one.get_algorithm()} {one.get_fingerprint()}" for one in before)
-            self.refusal = LinkRefused(
-                f"the host key of {name} has changed: known is {old}, offered is {offered}. "
-                f"If the host was set up anew, run: ssh-keygen -R '{name}' -f '{self.file}', then try again; "
-                "if not, somebody may be in between"
-            )
-            return False
-        if self._accept in (ANY_NEW_KEY, key.get_fingerprint()):
-            self._accepted_line = f"{name} {key.export_public_key().decode().strip()}\n"
-            return True
-        self.refusal = LinkRefused(
-            f"the host key of {name} is not known yet: {offered}. "
-            "If the host's own fingerprint is the same, accept it once (--accept-new-host-key)",
-            key.get_fingerprint(),
-        )
-        return False
-
-    def record_accepted_key(self) -> None:
-        """Append the key accepted just now, if any. Called when the server has proved that it holds the key."""
-        if not self._accepted_line:
-            return
-        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "r+b") as file:
-            if file.seek(0, os.SEEK_END) > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write(self._accepted_line.encode())
+        return self._keys.judge(key)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.done():
@@ -178,7 +171,7 @@ class _Owner(asyncssh.SSHClient):
 
 def _verdict(endpoint: Endpoint, error: Exception) -> LinkDown | LinkRefused:
     """Whether trying again can help, and one line on what happened."""
-    where = endpoint.host if endpoint.port is None else f"{endpoint.host}:{endpoint.port}"
+    where = endpoint.where
     text = one_line(str(error)) or type(error).__name__
     if isinstance(error, TimeoutError):
         return LinkDown(f"{where} did not answer in time")
@@ -188,11 +181,11 @@ def _verdict(endpoint: Endpoint, error: Exception) -> LinkDown | LinkRefused:
             "(ssh-add); then try again"
         )
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return LinkRefused(f"{text}: connect to it once with ssh to check and record its key, then try again")
-    if isinstance(error, asyncssh.KeyExchangeFailed):
-        return LinkRefused(
-            f"{where}: {text}. A host whose known key is of another type also looks like this; try again"
-        )
+        if "revoked" in text:
+            return LinkRefused(f"{text}: known_hosts says that it must not be trusted any more (@revoked)")
+        return LinkRefused(f"{text}. The host needs a certificate that is valid for its name; then try again")
+    if isinstance(error, asyncssh.ChannelOpenError) and error.code == OPEN_ADMINISTRATIVELY_PROHIBITED:
+        return LinkRefused(f"the jump host passes nothing on to {where}: {text}. Correct that, then try again")
     if isinstance(error, (*_REFUSALS, ValueError)):
         return LinkRefused(f"{where}: {text}. Correct that (SSH configuration, key files), then try again")
     if isinstance(error, OSError) and error.filename is not None:

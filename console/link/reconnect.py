@@ -14,8 +14,9 @@ from typing import Literal, Self
 import asyncssh
 
 from console import clock
-from console.link.connect import ANY_NEW_KEY, Connection, Endpoint, open_connection
+from console.link.connect import Connection, Endpoint, open_connection
 from console.link.errors import LinkDown, LinkRefused, one_line
+from console.link.hostkeys import ANY_NEW_KEY
 
 LARGE = 1 << 20
 """Input of more bytes than this travels over a connection of its own, so that the panes never wait behind it."""
@@ -116,7 +117,7 @@ class Link:
         try:
             return await self._run_on(own.ssh, argv, data, timeout_s)
         finally:
-            await _close(own.ssh)
+            await own.close()
 
     @contextlib.asynccontextmanager
     async def session(self, argv: Sequence[str]) -> AsyncIterator[asyncssh.SSHClientProcess[bytes]]:
@@ -204,7 +205,7 @@ class Link:
         finally:
             self._connection = None
             self._set(LinkStatus("lost", clock.now(), f"lost {self.endpoint.host}: {reason}"))
-            await _close(connection.ssh)
+            await connection.close()
         return time.monotonic() - start
 
 
@@ -215,13 +216,3 @@ async def _start(ssh: asyncssh.SSHClientConnection, argv: Sequence[str]) -> asyn
         raise LinkDown(f"the SSH server opened no session for {argv[0]}: {one_line(str(error))}") from None
     except (asyncssh.Error, OSError) as error:
         raise LinkDown(f"the connection broke: {one_line(str(error))}") from None
-
-
-async def _close(ssh: asyncssh.SSHClientConnection) -> None:
-    """Close politely, but do not wait for a peer that is gone."""
-    ssh.close()
-    try:
-        async with asyncio.timeout(1.0):
-            await ssh.wait_closed()
-    except (TimeoutError, asyncssh.Error, OSError):
-        ssh.abort()

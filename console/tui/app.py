@@ -28,6 +28,9 @@ from console.view.text import clean
 from pipeline.protocol import STALE_S
 
 PAINT_EVERY_S: Final = 0.25
+PAINT_AHEAD_S: Final = 0.5
+"""So much may be painted ahead of that pace: what happens right after a beat is shown at once."""
+
 MOMENT_S: Final = 0.05
 SAID_FOR_S: Final = 12.0
 TERMINAL_CHECK_S: Final = 0.3
@@ -47,7 +50,7 @@ class Deck(App[int]):
         self.read_only = read_only
         self.snapshot = controls.snapshot
         self._light = light
-        self._painted_at = 0.0
+        self._painted_until = 0.0  # the time that the paints so far would take at their pace
         self._paint_due = False
         self._said: tuple[Tone, str] | None = None
         self._said_at = 0.0
@@ -78,14 +81,14 @@ class Deck(App[int]):
     # --- Snapshots ---
 
     def _take(self, snapshot: Snapshot) -> None:
-        """Keep the newest snapshot and paint soon: at once after a quiet time, else four times a second."""
+        """Keep the newest snapshot and paint soon: at once where little was painted, else four times a second."""
         if snapshot.received != self.snapshot.received:
             self._growing_stale.reset()
         self.snapshot = snapshot
         if self._paint_due:
             return
         self._paint_due = True
-        wait = self._painted_at + PAINT_EVERY_S - self.now()
+        wait = self._painted_until - PAINT_AHEAD_S - self.now()
         if wait <= 0:
             self.call_next(self._paint)
         else:
@@ -93,7 +96,7 @@ class Deck(App[int]):
 
     def _paint(self) -> None:
         self._paint_due = False
-        self._painted_at = self.now()
+        self._painted_until = max(self._painted_until, self.now()) + PAINT_EVERY_S
         screen = self._front
         if screen is not None and screen.ready:
             with self.batch_update():

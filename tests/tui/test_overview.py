@@ -184,7 +184,7 @@ async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
             if step % 100 == 0:
                 await pilot.pause()
         await until_shown(pilot, "2,000 tok/s")
-        assert paints <= 4 * (time.monotonic() - begun) + 2
+        assert paints <= 4 * (time.monotonic() - begun) + 4
 
 
 async def test_the_cursor_stays_on_its_job_when_rows_come() -> None:
@@ -276,7 +276,8 @@ async def test_wide_characters_move_no_column(size: tuple[int, int]) -> None:
 
     app, _ = deck(on(wide))
     async with app.run_test(size=size) as pilot:
-        await until_shown(pilot, "没有用户回合")
+        # The table is laid out anew when it gets its room.
+        await until(pilot, lambda: any("没有用户回合" in row and "12 m" in row for row in shown(app)))
         rows = shown(app)
         above = next(row for row in rows if "prep:B3 " in row and "12,000 of" in row)
         found = next(row for row in rows if "prep:B5 " in row and "没有用户回合" in row and "…" in row)

@@ -4,75 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
-import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-
-@dataclass
-class Terminal:
-    """A child on a pseudo terminal of its own, and our end of it."""
-
-    pid: int
-    end: int
-    seen: bytes = b""
-
-    def read_until(self, text: bytes, timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen[-2000:]
-            if select.select([self.end], [], [], 0.1)[0]:
-                self.seen += os.read(self.end, 65536)
-
-    def ended(self, within_s: float) -> int | None:
-        """The exit code, negative for a signal; None where it still runs."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            with contextlib.suppress(OSError):  # what it writes on its way out must not fill the terminal
-                if select.select([self.end], [], [], 0.01)[0]:
-                    self.seen += os.read(self.end, 65536)
-        return None
+from tests.pseudo_terminal import Terminal, on_terminal
 
 
 @contextlib.contextmanager
 def console(*, nohup: bool = False) -> Iterator[Terminal]:
-    pid, end = pty.fork()
-    if pid == 0:
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        environment = {
-            **os.environ,
-            "TERM": "xterm-256color",
-            "COLUMNS": "120",
-            "LINES": "40",
-            "TEXTUAL_ANIMATIONS": "none",
-        }
-        os.execve(sys.executable, [sys.executable, "-m", "tests.tui.on_terminal"], environment)
-    terminal = Terminal(pid, end)
-    try:
-        terminal.read_until(b"needs you")
+    with on_terminal([sys.executable, "-m", "tests.tui.on_terminal"], nohup=nohup) as terminal:
+        terminal.read_until("needs you")
         yield terminal
-    finally:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            os.close(end)
 
 
 def test_q_leaves_and_says_that_jobs_go_on() -> None:
     with console() as terminal:
-        os.write(terminal.end, b"q")
+        terminal.write(b"q")
         assert terminal.ended(10.0) == 0
         assert b"jobs go on at gpu-3" in terminal.seen
 
