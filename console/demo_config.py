@@ -83,7 +83,7 @@ heldout_share = 0.1
 
 [serve]
 engine = "reference"
-load_timeout = "5 m"
+readiness.start = "5 m"
 
 [serve.flags]
 max-running-requests = 10             # both partitions together

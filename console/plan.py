@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from console.config import schema
 from console.config.content import content_hash, content_of
 from console.config.fields import FlagValue
 from console.config.flags import baseline_flags, served_context
@@ -14,7 +15,7 @@ from console.config.graph import BASELINE, SERVER_NAMES, needs_of, uses_baseline
 from console.config.schema import Config, Dataset, Partition
 from console.config.stages import StagePolicy
 from console.describe import describe
-from pipeline.protocol import DiskPolicy, JobSpec, Need, Notify, Plan, Readiness, Resources, RestartPolicy
+from pipeline.protocol import Checks, DiskPolicy, JobSpec, Need, Notify, Plan, Readiness, Resources, RestartPolicy
 
 __all__ = [
     "BATCH_OOM",
@@ -129,8 +130,7 @@ def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
     readiness = Readiness(
         url=server_url(config, "baseline"),
         model_path=model_of(config),
-        load_timeout_s=serve.load_timeout,
-        request_timeout_s=serve.request_timeout,
+        checks=_checks(serve.readiness),
     )
     stage = config.resources.serve
     resources = Resources(stage.memory, stage.gpus)
@@ -214,7 +214,9 @@ def _job(
         service=readiness is not None,
         readiness=readiness,
         stop_grace_s=policy.grace,
+        liveness=_checks(config.serve.liveness),
         stall_s=policy.stall,
+        on_stall=policy.on_stall,
         oom_score_adj=SERVER_OOM if stage == "serve" else BATCH_OOM,
         content_hash=hashes[name].content,
         inputs_hash=hashes[name].inputs,
@@ -311,6 +313,10 @@ def _option(name: str, value: str | int | None) -> list[str]:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def _checks(section: schema.Readiness | schema.Liveness) -> Checks:
+    return Checks(section.start, section.interval, section.timeout, section.threshold)
 
 
 def _number(value: float) -> str:

@@ -79,15 +79,30 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True)
+class Checks:
+    """How a server is looked at again and again: every ``interval_s``, for ``timeout_s`` at most.
+
+    ``threshold`` failures in a row count as one; none counts before ``start_s`` are over.
+    """
+
+    start_s: float
+    interval_s: float
+    timeout_s: float
+    threshold: int
+
+
+@dataclass(frozen=True)
 class Readiness:
-    """How a model server proves that it is the planned one and answers; ``pipeline.serve.ladder`` climbs it."""
+    """How a model server proves that it is the planned one and answers; ``pipeline.serve.ladder`` climbs it.
+
+    ``checks.start_s`` is how long it may load. Once it has answered, its ``liveness`` says whether it goes on to.
+    """
 
     url: str  # http://127.0.0.1:30000
     model_path: str  # must equal /model_info's
     speculative_algorithm: str | None = None  # must equal /server_info's; None: must be off
     min_accept_length: float | None = None  # on a canned prompt, with a draft
-    load_timeout_s: float = 3600.0
-    request_timeout_s: float = 30.0
+    checks: Checks = Checks(start_s=3600.0, interval_s=2.0, timeout_s=30.0, threshold=2)
 
 
 @dataclass(frozen=True)
@@ -104,8 +119,10 @@ class JobSpec:
     restart: RestartPolicy = RestartPolicy()
     service: bool = False  # runs until it is stopped; ready instead of done
     readiness: Readiness | None = None
+    liveness: Checks = Checks(start_s=60.0, interval_s=30.0, timeout_s=30.0, threshold=10)  # of a server, once ready
     stop_grace_s: float = 15.0  # TERM, then this long, then KILL
     stall_s: float | None = None  # without progress for so long: stalled
+    on_stall: Literal["tell", "restart"] = "tell"  # what follows when it is stalled; a restart counts as after a crash
     oom_score_adj: int = 500
     content_hash: str = ""  # of its own settings that change what is written
     inputs_hash: str = (

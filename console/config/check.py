@@ -296,3 +296,9 @@ def _policies(config: Config, notes: Notes) -> None:
             )
         if policy.stall is not None and policy.stall < 1:
             notes.add(("policy", stage, "stall"), f"given {policy.stall:g} s", allowed="at least 1 s, or leave it out")
+        if policy.on_stall == "restart" and policy.stall and policy.window < policy.limit * policy.stall:
+            notes.add(
+                ("policy", stage, "window"),
+                f"{policy.window:g} s: a job that stalls every time would never have {policy.limit} restarts in it",
+                allowed=f"at least limit times stall, {policy.limit * policy.stall:g} s",
+            )

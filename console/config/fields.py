@@ -65,6 +65,7 @@ def _text(form: str, words: str) -> Pattern:
 
 Size = Annotated[int, Bytes()]
 Duration = Annotated[float, Seconds()]
+Interval = Annotated[float, Seconds(), Range(0.1)]
 Count = Annotated[int, Range(1, 10**12)]
 Amount = Annotated[int, Range(0, 10**12)]
 Share = Annotated[float, Range(0, 1)]

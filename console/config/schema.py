@@ -19,6 +19,7 @@ from console.config.fields import (
     FlagName,
     FlagValue,
     Folder,
+    Interval,
     Key,
     Name,
     Port,
@@ -146,14 +147,34 @@ class DraftServer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Readiness:
+    """How a server is looked at until it answers, and how many looks in a row make one that did not ready."""
+
+    start: Duration = live(3600.0)  # it may load for so long
+    interval: Interval = live(2.0)
+    timeout: Interval = live(30.0)
+    threshold: Count = live(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Liveness:
+    """How a server that was ready is seen to be alive: tokens flow, or one comes that is asked for."""
+
+    start: Duration = live(60.0)  # after it was ready, before a failed check counts
+    interval: Interval = live(30.0)
+    timeout: Interval = live(30.0)  # of a token that is asked for
+    threshold: Count = live(10)  # failed checks in a row
+
+
+@dataclass(frozen=True, kw_only=True)
 class Serve:
     """The model servers. ``flags`` go to the engine as they are; what has a key here is no flag."""
 
     engine: Literal["sglang", "reference"] = run("sglang")
     host: Filled = run("127.0.0.1")
     python: Word = run("")  # "": the host's
-    load_timeout: Duration = run(3600.0)
-    request_timeout: Duration = run(30.0)
+    readiness: Readiness = Readiness()
+    liveness: Liveness = Liveness()
     flags: dict[FlagName, FlagValue] = run(factory=dict)
     environment: dict[Variable, str] = run(factory=dict)
     baseline: Baseline = Baseline()

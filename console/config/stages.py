@@ -105,6 +105,7 @@ class StagePolicy:
     no_retry: tuple[ExitCode, ...] = live((3,))  # exit codes that are final; 3: a stage's own verdict on its input
     grace: Duration = live(15.0)  # between TERM and KILL
     stall: Duration | None = live(None)  # without progress for so long
+    on_stall: Literal["tell", "restart"] = live("tell")  # also of a server that lives no more, or is never ready
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pipeline.agent.admission import in_words
-from pipeline.agent.evidence import Evidence
+from pipeline.agent.evidence import Evidence, in_time
 from pipeline.agent.log_causes import Cause, LogEnd, cause_in, known, read_log_end
 from pipeline.agent.logs import plain
 from pipeline.protocol import Diagnosis, JobState
@@ -64,6 +64,24 @@ def _stopped(evidence: Evidence, _log: LogEnd) -> Verdict | None:
         return None
     reason = f"stopped by {evidence.stopped_by}"
     return _verdict(JobState.STOPPED, "operator", reason, (evidence.ending,), "start it again when it is wanted")
+
+
+def _wrong_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
+    if not evidence.condemned:
+        return None
+    advice = (
+        "correct serve, target or draft in the config, then draftdeck apply: no restart would make it another server"
+    )
+    return _failed("wrong-server", evidence.condemned, ("ended by the agent", *_facts(evidence, log)[1:]), advice)
+
+
+def _unhealthy(evidence: Evidence, log: LogEnd) -> Verdict | None:
+    """Ended by the agent because it did not do its work, as its policy says."""
+    if not evidence.unhealthy:
+        return None
+    facts = ("ended by the agent: on_stall = restart", *_facts(evidence, log))
+    advice = "read the end of its log for what it waited for; if it was only slow, allow it more time in the config"
+    return _failed("stalled", evidence.unhealthy, facts, advice)
 
 
 def _container_restarted(evidence: Evidence, _log: LogEnd) -> Verdict | None:
@@ -227,7 +245,8 @@ def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _complete, _stopped, _container_restarted, _shim_lost, _not_executed, _empty, _exit_zero, _oom, _disk_full,
+    _complete, _stopped, _container_restarted, _wrong_server, _unhealthy, _shim_lost, _not_executed, _empty,
+    _exit_zero, _oom, _disk_full,
     _child_of_server, _watchdog, _killed, _said_why, _known_error, _crash, _traceback, _unknown,
 )  # fmt: skip
 
@@ -268,13 +287,6 @@ def _counted(evidence: Evidence) -> str:
         return "OOM kills are not counted here"
     whose = "the job's own cgroup: " if evidence.oom_own else "cgroup "
     return f"{whose}oom_kill {evidence.oom_before}→{evidence.oom_after}"
-
-
-def in_time(seconds: float) -> str:
-    """Seconds as "40 s", "12 min" or "3 h"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _line(text: str, limit: int = FACT_LIMIT) -> str:

@@ -71,8 +71,6 @@ def judge(
     ``deaths`` are the newest by SIGKILL, this one among them; ``others`` are the attempts not yet concluded.
     """
     left = senses.remains(run)
-    if run.condemned:
-        return Judgement(left, JobState.FAILED, run.condemned, Diagnosis("wrong-server", run.condemned))
     if ending.shim_lost:  # what the shim would have read; a cgroup of its own begins with no kills
         after = oom_kills(run.oom_counter) if run.cgroup else None
         record = replace(record, oom_before=0, oom_after=after, cgroup_peak=job_cgroup.peak(run.cgroup))
@@ -93,6 +91,8 @@ def judge(
         oom_window_s=max(0.0, died - counted_at),
         oom_own=bool(run.cgroup),
         stopped_by=run.stop_by,
+        condemned=run.condemned,
+        unhealthy=run.unhealthy,
         shim_lost=ending.shim_lost,
         record_torn=ending.torn,
         container_restarted=bool(ending.container),
@@ -176,9 +176,8 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit, lesson: Lesson | N
     now = time.monotonic()
     ran_s = _ran_well_s(job, run, record)
     chance = random.random()  # noqa: S311 - spreads restarts, guards nothing
-    found = policy.after_end(
-        job.spec.restart, job.status.state, record.exit_code, job.restarts, ran_s, now, chance
-    )  # fmt: skip
+    code = None if run.unhealthy else record.exit_code  # how it took our signal is no verdict of its own
+    found = policy.after_end(job.spec.restart, job.status.state, code, job.restarts, ran_s, now, chance)
     if isinstance(found, policy.Stay):
         if found.gave_up:
             board.set(job, JobState.FAILED, f"{found.gave_up}; last: {job.status.reason}")
@@ -205,5 +204,7 @@ def _with_more(board: Board, job: Job, lesson: Lesson) -> float | None:
 
 def _ran_well_s(job: Job, run: Run, record: Exit) -> float:
     """Seconds that count as healthy. A server's begin when it answers: a load that takes long proves nothing."""
+    if run.unhealthy:
+        return 0.0
     since = run.began if job.spec.readiness is None else run.ready_at
     return 0.0 if since is None else max(0.0, record.tree_empty[1] - since)

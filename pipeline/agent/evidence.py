@@ -24,6 +24,8 @@ class Evidence:
     oom_window_s: float = 0.0  # between the two
     oom_own: bool = False  # counted in a cgroup of the job's own
     stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
+    condemned: str = ""  # why the agent ended it for good
+    unhealthy: str = ""  # why the agent ended it to start it again
     shim_lost: bool = False
     record_torn: bool = False  # there is an exit record, but it cannot be read
     container_restarted: bool = False
@@ -87,3 +89,10 @@ def _signal_name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def in_time(seconds: float) -> str:
+    """Seconds as "40 s", "12 min" or "3 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

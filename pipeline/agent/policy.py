@@ -92,10 +92,12 @@ def unmet(spec: JobSpec, jobs: Mapping[str, JobStatus], specs: Mapping[str, JobS
             failed.append(f"{need.job}, {FAILED_NEED[status.state]}")
         elif status.state is JobState.DONE:
             failed.append(f"{need.job}, which ended")
+        elif status.state is JobState.STALLED:
+            pending.append(f"{need.job}, which is stalled")
         else:
             root = _failed_root(need.job, jobs, specs, frozenset({spec.name}))
             pending.append(f"{need.job}, behind {root}" if root else need.job)
-    blocked = failed + sorted(pending, key=lambda text: ", behind " not in text)
+    blocked = failed + sorted(pending, key=lambda text: ", " not in text)
     if not blocked:
         return ""
     return "waits for " + _listed(blocked)

@@ -41,7 +41,8 @@ class Run:
     stop_by: str = ""  # who asked for the end
     kill: bool = False
     again: bool = False  # start anew when it has ended
-    condemned: str = ""  # why the agent itself ends it
+    condemned: str = ""  # why the agent itself ends it for good
+    unhealthy: str = ""  # why the agent itself ends it, to be started again as after a crash
     began: float | None = None  # monotonic; when its process was made, in this boot
     ready_at: float | None = None  # monotonic; when a server first answered
     oom_counter: str = ""  # the file that counts the kernel's kills for memory where it runs
@@ -52,6 +53,11 @@ class Run:
     known: frozenset[Process] = frozenset()  # its tree as it was last seen below its shim
     left_over: dict[Process, str] = field(default_factory=dict)  # what the agent ended after the main process
     ending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def sentence(self) -> str:
+        """Why the agent itself ends it; "" where it does not."""
+        return self.condemned or self.unhealthy
 
     @property
     def log(self) -> Path:
@@ -200,7 +206,7 @@ async def after_shim(run: Run, started: Callable[[records.Started], None]) -> En
     if begun is not None and run.main is None:
         run.take(begun)
         started(begun)
-    if run.stop_by or run.condemned:
+    if run.stop_by or run.sentence:
         run.end()
     if run.main is not None:
         await gone(run.main)

@@ -49,7 +49,8 @@ class JobRecord:
     stop_by: str = ""  # who asked the running attempt to end
     again: bool = False  # and whether the job is to start anew then
     kill: bool = False  # and whether it is to end at once
-    condemned: str = ""  # why the agent itself ends it
+    condemned: str = ""  # why the agent itself ends it for good
+    unhealthy: str = ""  # why the agent itself ends it, to be started again
     ready_at: float | None = None  # when its server first answered, monotonic of that boot
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admitting, cgroups, endings, paths, policy, space, watching
+from pipeline.agent import admitting, cgroups, endings, paths, policy, serving, space, watching
 from pipeline.agent.actions import stop_all
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
@@ -246,7 +246,7 @@ class Supervisor:
         """The job's process is known."""
         for text in started.refused:
             self._note(text)
-        if run.stop_by or run.condemned:
+        if run.stop_by or run.sentence:
             if job.status.pid != started.pid:
                 self.board.set(job, job.status.state, job.status.reason, pid=started.pid)
             run.end(kill=run.kill)
@@ -262,7 +262,7 @@ class Supervisor:
             return
         run.watched = True
         if job.spec.readiness is not None:
-            self._task(watching.probe(self.board, job, run, self.wake))
+            self._task(serving.attend(self.board, job, run, self.wake))
         self._task(self._main_watch(job, run))
 
     async def _main_watch(self, job: Job, run: Run) -> None:

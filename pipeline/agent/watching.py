@@ -1,4 +1,4 @@
-"""What the agent makes of its looks at running jobs: samples, stalls, and the readiness of model servers."""
+"""What the agent makes of its looks at running jobs: samples, and jobs that make no progress."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from pipeline.agent import stalls
 from pipeline.agent.board import Board, Job
-from pipeline.agent.diagnosis import in_time
 from pipeline.agent.environment import login_environment
+from pipeline.agent.evidence import in_time
 from pipeline.agent.identity import exiting
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
 from pipeline.agent.shortage import DiskSpace, Memory
 from pipeline.agent.store import Figures
-from pipeline.protocol import BEAT_S, DiskPolicy, JobSample, JobState, Readiness, ServerSample
+from pipeline.protocol import BEAT_S, DiskPolicy, JobSample, JobState
 
 TICK_S: Final = 1.0
 LOOK_S: Final = BEAT_S
 HISTORY_S: Final = 5.0
-PROBE_S: Final = 2.0
-NOT_READY_LOOKS: Final = 2
-"""A service that was ready has to fail so many looks in a row before it is not."""
 
 MEMORY_MARK: Final = "memory short"
 DISK_MARK: Final = "disk short"
@@ -141,63 +139,7 @@ def judge_stall(board: Board, job: Job, seen: Seen) -> None:
     limit, quiet_s = job.spec.stall_s, seen.quiet_s
     if limit is None or job.spec.readiness is not None:
         return
-    if job.status.state is JobState.RUNNING and quiet_s > limit:
-        board.set(job, JobState.STALLED, f"no progress for {in_time(quiet_s)}")
+    if job.status.state in (JobState.RUNNING, JobState.STALLED) and quiet_s > limit:
+        stalls.stalled(board, job, f"no progress for {in_time(quiet_s)}")
     elif job.status.state is JobState.STALLED and seen.advanced and quiet_s <= limit:
         board.set(job, JobState.RUNNING, "makes progress again")
-
-
-async def probe(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> None:
-    """Walk the readiness ladder of a server until its attempt ends."""
-    # Brings httpx, which an agent without servers can do without.
-    from pipeline.agent.server_probe import ServerProbe
-
-    readiness = job.spec.readiness
-    assert readiness is not None
-    prober = ServerProbe(readiness)
-    loop = asyncio.get_running_loop()
-    began, misses = loop.time(), 0
-    try:
-        while True:
-            try:
-                sample, wrong = await prober.look()
-            except Exception:
-                log.exception("looking at %s failed; looking again", job.spec.name)
-                sample, wrong = ServerSample(step="cannot be looked at; see agent.log"), ""
-            if job.run is not run or run.stop_by or run.condemned:
-                return
-            job.server, job.server_at = sample, time.monotonic()
-            if wrong:
-                run.condemned = wrong
-                board.set(job, JobState.STOPPING, wrong)
-                run.end()
-                return
-            misses = 0 if sample.ready else misses + 1
-            was_ready = job.status.state is JobState.READY
-            judge_readiness(board, job, sample, readiness, loop.time() - began, misses)
-            if was_ready is not (job.status.state is JobState.READY):
-                wake()
-            await asyncio.sleep(PROBE_S)
-    finally:
-        await prober.close()
-
-
-def judge_readiness(
-    board: Board, job: Job, sample: ServerSample, readiness: Readiness, waited_s: float, misses: int
-) -> None:
-    """The state of a server after a look at it."""
-    state = job.status.state
-    if state is JobState.STOPPING:
-        return
-    if sample.ready:
-        if job.run is not None and job.run.ready_at is None:
-            job.run.ready_at = time.monotonic()
-        if state is not JobState.READY:
-            board.set(job, JobState.READY)
-    elif state is JobState.READY:
-        if misses >= NOT_READY_LOOKS:
-            board.set(job, JobState.STALLED, f"was ready, now: {sample.step}")
-    elif state is JobState.RUNNING and waited_s > readiness.load_timeout_s:
-        board.set(job, JobState.STALLED, f"not ready after {waited_s:.0f} s: {sample.step}")
-    elif state is JobState.RUNNING:
-        board.set(job, JobState.RUNNING, sample.step)

@@ -48,7 +48,7 @@ async def climb(client: httpx.AsyncClient, readiness: Readiness) -> Rung:
     """Walk the ladder once from the bottom; never raises for what a server does."""
     step = NO_PORT
     base = readiness.url.rstrip("/")
-    timeout = readiness.request_timeout_s
+    timeout = readiness.checks.timeout_s
     try:
         # Any answer, 503 included, proves that the port is open.
         health = await _request(client, "GET", f"{base}/health", max(timeout, HEALTH_TIMEOUT_S))
@@ -95,13 +95,7 @@ async def _answer_mismatch(client: httpx.AsyncClient, base: str, readiness: Read
     """Ask for a few tokens. With a draft, enough of them for its accept length to mean something."""
     drafted = readiness.speculative_algorithm is not None
     body = {"text": CANNED, "sampling_params": {"temperature": 0.0, "max_new_tokens": 64 if drafted else 8}}
-    reply = await _request(client, "POST", f"{base}/generate", max(readiness.request_timeout_s, HEALTH_TIMEOUT_S), body)
-    if reply.status_code != 200:
-        raise _NotYetError(f"/generate answers {reply.status_code}")
-    meta = _decode(reply, "/generate").get("meta_info")
-    meta = meta if isinstance(meta, dict) else {}
-    if not meta.get("completion_tokens"):
-        raise _NotYetError("/generate answered without a token")
+    meta = await _generated(client, base, max(readiness.checks.timeout_s, HEALTH_TIMEOUT_S), body)
     if not drafted:
         return ""
     least = readiness.min_accept_length if readiness.min_accept_length is not None else MIN_ACCEPT_LENGTH
@@ -112,6 +106,30 @@ async def _answer_mismatch(client: httpx.AsyncClient, base: str, readiness: Read
             "it was trained (wrong algorithm, wrong aux layers, or a draft of another target)"
         )
     return ""
+
+
+async def token_trouble(client: httpx.AsyncClient, url: str, timeout: float) -> str:
+    """Ask a server for one token: "" when it came, else why not."""
+    try:
+        body = {"text": CANNED, "sampling_params": {"temperature": 0.0, "max_new_tokens": 1}}
+        await _generated(client, url.rstrip("/"), timeout, body)
+    except _NotYetError as error:
+        return str(error)
+    except httpx.HTTPError as error:
+        return f"/generate: {type(error).__name__}"
+    return ""
+
+
+async def _generated(client: httpx.AsyncClient, base: str, timeout: float, body: dict[str, Any]) -> dict[str, Any]:
+    """The ``meta_info`` of an answer that has tokens."""
+    reply = await _request(client, "POST", f"{base}/generate", timeout, body)
+    if reply.status_code != 200:
+        raise _NotYetError(f"/generate answers {reply.status_code}")
+    meta = _decode(reply, "/generate").get("meta_info")
+    meta = meta if isinstance(meta, dict) else {}
+    if not meta.get("completion_tokens"):
+        raise _NotYetError("/generate answered without a token")
+    return meta
 
 
 async def _object(client: httpx.AsyncClient, base: str, paths: tuple[str, ...], timeout: float) -> dict[str, Any]:

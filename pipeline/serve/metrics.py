@@ -12,10 +12,27 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SAME_WORK = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels that tell apart processes which all report the same requests; those of other labels add up."""
 
+WORK = (
+    "num_running_reqs",
+    "num_used_tokens",
+    "token_usage",
+    "gen_throughput",
+    "realtime_tokens_total",
+    "time_to_first_token_seconds_count",
+    "inter_token_latency_seconds_count",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+)
+"""Figures that change only when the scheduler works or tokens reach the HTTP server, some often, some when a request
+ends. Left out is what the HTTP server counts by itself: requests that came, waited or were given up."""
+
 
 @dataclass(frozen=True)
 class ServerFigures:
-    """None: the server does not say. ``generated_tokens`` grows only when a request ends."""
+    """None: the server does not say. ``generated_tokens`` grows only when a request ends.
+
+    ``work`` holds what there is of ``WORK``: while it stays the same, nothing is seen to be computed.
+    """
 
     running: int | None = None
     queued: int | None = None
@@ -24,6 +41,7 @@ class ServerFigures:
     accept_length: float | None = None  # None also without speculation
     generated_tokens: int | None = None
     retracted: int | None = None
+    work: tuple[tuple[str, float], ...] = ()
 
 
 def parse(text: str) -> ServerFigures:
@@ -47,6 +65,7 @@ def parse(text: str) -> ServerFigures:
         accept_length=accept or None,
         generated_tokens=count("generation_tokens_total"),
         retracted=count("num_retracted_reqs"),
+        work=tuple((name, sum(samples[name].values())) for name in WORK if name in samples),
     )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.agent.server_probe import ServerProbe
 from pipeline.protocol import Readiness
 from pipeline.serve import ladder
-from tests.tiny import Process, reference_server
+from tests.tiny import Process
 from tests.waiting import free_port
 
 
@@ -32,7 +30,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def plan(server: Process, target: Path, **changes: Any) -> Readiness:
-    return dataclasses.replace(Readiness(server.url, str(target)), **changes)
+    return replace(Readiness(server.url, str(target)), **changes)
 
 
 async def test_the_planned_server_answers(client: httpx.AsyncClient, tiny_server: Process, tiny_target: Path) -> None:
@@ -101,14 +99,16 @@ async def serving(odd: Odd) -> AsyncIterator[str]:
 async def test_rungs_and_mismatches(client: httpx.AsyncClient) -> None:
     odd = Odd()
     async with serving(odd) as url:
-        planned = Readiness(url, "m", speculative_algorithm="EAGLE3", request_timeout_s=1.0)
+        planned = Readiness(
+            url, "m", speculative_algorithm="EAGLE3", checks=replace(Readiness(url, "m").checks, timeout_s=1.0)
+        )
         assert (await ladder.climb(client, planned)).ready
 
         odd.meta = {"completion_tokens": 64, "spec_accept_length": 1.0}
         rung = await ladder.climb(client, planned)
         assert rung.step == "model ok"
         assert "accept length 1.00 on the canned prompt, at least 1.05" in rung.wrong
-        assert (await ladder.climb(client, dataclasses.replace(planned, min_accept_length=0.9))).ready
+        assert (await ladder.climb(client, replace(planned, min_accept_length=0.9))).ready
 
         odd.info = {"speculative_algorithm": "EAGLE"}
         rung = await ladder.climb(client, planned)
@@ -126,50 +126,3 @@ async def test_rungs_and_mismatches(client: httpx.AsyncClient) -> None:
         odd.health = 503
         rung = await ladder.climb(client, planned)
         assert (rung.step, rung.detail) == ("port open", "/health answers 503")
-
-
-async def test_probe_follows_a_server_from_start_to_death(tiny_target: Path, tmp_path: Path) -> None:
-    with reference_server(tiny_target, tmp_path / "log", "--max-running-requests", "3") as running:
-        probe = ServerProbe(plan(running, tiny_target))
-        sample, wrong = await probe.look()
-        assert (sample.step, sample.ready, wrong) == ("answers", True, "")
-        assert (sample.running, sample.queued, sample.max_running) == (0, 0, 3)
-        assert sample.generated_tokens is not None
-        again, _ = await probe.look()
-        assert again.ready
-
-        running.process.send_signal(signal.SIGKILL)
-        running.process.wait()
-        sample, wrong = await probe.look()
-        assert (sample.ready, wrong) == (False, "")
-        sample, wrong = await probe.look()
-        assert sample.step.startswith("waits for the port")
-        await probe.close()
-
-
-async def test_probe_stays_ready_through_a_slow_moment_and_sees_a_hang() -> None:
-    """/metrics fails three times in a row before health decides."""
-    odd = Odd()
-    odd.info = {}
-    fails = {"metrics": 0}
-
-    async def answer(request: Request) -> Response:
-        if request.url.path == "/metrics":
-            fails["metrics"] += 1
-            return Response(status_code=500)
-        return await Odd.answer(odd, request)
-
-    odd.answer = answer  # type: ignore[method-assign]
-    async with serving(odd) as url:
-        probe = ServerProbe(Readiness(url, "m"))
-        for _ in range(4):
-            sample, _ = await probe.look()
-            # Healthy all the time: busy is not dead.
-            assert probe._rung.ready
-        odd.health = 503
-        sample, wrong = await probe.look()
-        assert not sample.ready
-        assert "/health answers 503" in sample.step
-        assert wrong == ""
-        assert fails["metrics"] == 5
-        await probe.close()

@@ -23,8 +23,15 @@ python_gc_objects_collected_total{generation="0"} 1000.0
 
 
 def test_a_real_body() -> None:
+    work = (("num_running_reqs", 150.0), ("token_usage", 0.71), ("gen_throughput", 828.25))
     assert parse(REAL) == ServerFigures(
-        running=150, queued=12, kv_use=0.71, tok_s=828.25, accept_length=2.1, generated_tokens=1234500
+        running=150,
+        queued=12,
+        kv_use=0.71,
+        tok_s=828.25,
+        accept_length=2.1,
+        generated_tokens=1234500,
+        work=(*work, ("generation_tokens_total", 1234500.0)),
     )
 
 
