@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pipeline.agent.admission import in_words
-from pipeline.agent.diagnosis import in_time
+from pipeline.agent.evidence import in_time
 from pipeline.protocol import DiskPolicy, HostSample
 
 SHORT_SHARE: Final = 0.05
