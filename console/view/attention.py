@@ -72,9 +72,11 @@ def _link(snapshot: Snapshot, now: float) -> Attention | None:
         )
     if age is None:
         return Attention(Tone.BUSY, f"connecting to {label} … {detail}".rstrip())
+    if link.state == "live" and detail:
+        shown = f"figures are {fmt.age(age)} old, jobs go on"
+        return Attention(Tone.BAD, f"the agent on {label} does not answer: {detail} · {shown}", "c tries now")
     if snapshot.stale(now):
-        said = detail or "the link is up"
-        return Attention(Tone.WARN, f"stale: nothing heard from the agent for {fmt.duration(age)} · {said}")
+        return Attention(Tone.WARN, f"stale: nothing heard from the agent for {fmt.duration(age)} · the link is up")
     return None
 
 

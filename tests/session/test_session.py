@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from console.link.errors import DeployError
 from console.link.reconnect import Link
 from console.session import ClientFactory, Session
 from console.tui.app import Deck
-from console.view import Snapshot
+from console.view import Snapshot, attention
 from console.watching import Host
+from pipeline.agent import locks
+from pipeline.agent.identity import send
 from pipeline.agent.paths import runtime_dir
 from pipeline.agent.secret_files import write_secret
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
@@ -168,6 +171,25 @@ async def test_an_agent_that_was_killed_is_followed_again_without_a_gap(
         assert seen.statuses["prep:B5"].pid == pid
         numbers = sorted(event.seq for event in seen.events)
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_agent_and_keeper_killed_at_once_are_said_and_brought_back(
+    loopback: LoopbackServer, workdir: Path
+) -> None:
+    async with following(loopback, workdir) as it:
+        first = await it.state("prep:B5", JobState.RUNNING)
+        runtime = Path(runtime_dir(workdir))
+        # Held first, so that neither has time to bring the other back.
+        found = [locks.holder(str(runtime / f"{name}.lock")) for name in ("keeper", "agent")]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in found:
+                assert process is not None and send(process, number)
+        seen = await it.until(lambda seen: bool(seen.link.detail))
+        assert seen.link.state == "live" and not seen.stale(time.monotonic())
+        assert attention(seen, time.monotonic()).text.startswith("the agent on loopback does not answer: ")
+        seen = await it.until(lambda seen: agent_pid(seen) != agent_pid(first) and not seen.link.detail)
+        assert seen.statuses["prep:B5"].pid == first.statuses["prep:B5"].pid
+        assert attention(seen, time.monotonic()).text.startswith("1 needs you: prep:B6 failed")
 
 
 async def test_a_new_journal_is_read_from_its_beginning(loopback: LoopbackServer, workdir: Path) -> None:

@@ -34,6 +34,16 @@ def test_a_lost_link_says_since_when_and_what_is_tried() -> None:
     assert "figures are 1 m 15 s old, jobs go on" in said.text
 
 
+def test_an_agent_that_does_not_answer_is_said_at_once_over_a_live_link() -> None:
+    well = scenario.all_well(0.0)
+    assert attention(well, 1.0).text.startswith("all well: ")
+    said = attention(replace(well, link=LinkView("live", 0.0, "no agent at /tmp/d/agent.sock")), 1.0)
+    assert (said.tone, said.keys) == (Tone.BAD, "c tries now")
+    assert said.text == (
+        "the agent on gpu-3 does not answer: no agent at /tmp/d/agent.sock · figures are 1.0 s old, jobs go on"
+    )
+
+
 def test_a_refusal_offers_a_key() -> None:
     snapshot = replace(scenario.started(0.0), link=LinkView("refused", 0.0, "host key changed"))
     said = attention(snapshot, 5.0)
