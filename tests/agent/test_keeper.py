@@ -1,0 +1,89 @@
+"""The keeper: a release that does not start, and both processes gone at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.agent import paths
+from pipeline.agent.identity import Process, alive, send
+from pipeline.protocol import JobState
+from tests.agent.rig import ROOT, Rig, shell, until
+
+S = JobState
+RAISE = "\nraise ImportError('a broken release')\n"
+
+
+async def dead(*processes: Process | None) -> None:
+    """Kill processes at once: all are held first, so that none has time to bring another back."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            assert process is not None and send(process, number)
+    await until(lambda: not any(process is not None and alive(process) for process in processes))
+
+
+def make_release(rig: Rig, name: str, where: str) -> Path:
+    """A copy of this release with an error in one of its files; that file."""
+    folder = Path(paths.release_dir(rig.workdir, name))
+    shutil.copytree(ROOT / "pipeline", folder / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    broken = folder / "pipeline" / where
+    broken.write_text(broken.read_text() + RAISE)
+    return broken
+
+
+@pytest.mark.parametrize("where", ["__init__.py", "agent/__init__.py", "agent/supervisor.py"])
+async def test_a_broken_release_is_said_tried_ever_more_seldom_and_taken_when_repaired(agent: Rig, where: str) -> None:
+    """The current release raises at import; in the package itself it takes the keeper's new code with it."""
+    await agent.apply(shell("a", "exec sleep 1000"))
+    before = await agent.reach("a", S.RUNNING)
+    old, keeper = agent.holder("agent"), agent.holder("keeper")
+    assert old is not None and keeper is not None
+    broken = make_release(agent, "rel2", where)
+    paths.set_current_release(agent.workdir, "rel2")
+    send(old, signal.SIGKILL)
+    log = agent.runtime / "keeper.log"
+    await until(lambda: "the next one starts in 1.6 s" in log.read_text(), what=log.read_text())
+    said = log.read_text()
+    assert said.index("in 0.4 s") < said.index("in 0.8 s") < said.index("in 1.6 s")
+    assert "its log ends with: ImportError: a broken release" in said
+    assert agent.holder("keeper") == keeper and agent.holder("agent") is None
+    broken.write_text(broken.read_text().removesuffix(RAISE))
+    await agent.replaced("agent", old, within=30)
+    status = await agent.reach("a", S.RUNNING)
+    assert status == before
+    assert (await agent.state()).agent.release == "rel2"
+
+
+async def test_an_agent_whose_current_release_is_broken_still_gets_a_keeper(agent: Rig) -> None:
+    make_release(agent, "rel2", "__init__.py")
+    paths.set_current_release(agent.workdir, "rel2")
+    for _ in range(2):
+        keeper = agent.holder("keeper")
+        assert keeper is not None
+        send(keeper, signal.SIGKILL)
+        await agent.replaced("keeper", keeper)
+    assert (await agent.state()).agent.keeper
+
+
+async def test_agent_and_keeper_killed_at_once_come_back_by_the_start_script(agent: Rig) -> None:
+    await asyncio.to_thread(agent.call, "start")  # which also writes the script
+    await agent.apply(shell("a", "exec sleep 1000"))
+    before = await agent.reach("a", S.RUNNING)
+    await dead(agent.holder("keeper"), agent.holder("agent"))
+    assert agent.holder("agent") is None and agent.holder("keeper") is None
+    script = str(agent.workdir / "agent" / "start")
+    environment = {"PATH": os.environ["PATH"], "HOME": "/", "SHELL": "/bin/sh"}
+    starts = [
+        asyncio.to_thread(subprocess.run, [script], env=environment, capture_output=True, timeout=60, check=True)
+        for _ in range(3)
+    ]
+    answers = {done.stdout for done in await asyncio.gather(*starts)}
+    assert len(answers) == 1
+    assert await agent.status("a") == before
+    await until(lambda: agent.holder("keeper"))
