@@ -36,6 +36,9 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
         words = ", ".join(f"{count} {effect}" for effect, count in counted.items()) or "no change"
         board.tell("plan", f"plan of {request.plan.run} applied: {words}", by=request.by)
         board.take_plan(request.plan)
+    for job in list(board.jobs.values()):
+        if job.run is not None and job.run.grace_s != job.spec.stop_grace_s:
+            await _allow(board, job, job.run)
     for run in ended:
         run.end()
     return ApplyReply(found, True)
@@ -59,6 +62,13 @@ def _carry_out(board: Board, request: ApplyRequest, change: Change, ended: list[
         _restart(board, job, request.by, change.effect, ended)
     else:
         board.save(job)
+
+
+async def _allow(board: Board, job: Job, run: Run) -> None:
+    try:
+        await asyncio.to_thread(run.allow, job.spec.stop_grace_s)
+    except OSError as error:
+        board.tell("agent", f"{run.job}: its new grace is for the next attempt only: {error}", job=job)
 
 
 def _add(board: Board, spec: JobSpec) -> None:

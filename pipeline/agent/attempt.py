@@ -19,7 +19,7 @@ import signal
 import time
 
 from pipeline.agent import job_cgroup
-from pipeline.agent.attempt_files import STARTED, claim, oom_kills, replace, reserve, write_exit
+from pipeline.agent.attempt_files import STARTED, claim, oom_kills, read_grace, replace, reserve, write_exit
 from pipeline.agent.identity import Process, container_id, descendants, identify, send
 
 PR_SET_NAME = 15
@@ -54,7 +54,7 @@ def main(folder: str) -> int:
         tell(f"cannot record the attempt in {folder}: {error.strerror or error}")
         return NOT_BEGUN
     tell(STARTED)
-    attempt = Attempt(job, float(spec["grace_s"]))
+    attempt = Attempt(folder, job, float(spec["grace_s"]))
     attempt.follow()
     write_exit(folder, {"error": failure(said), **place.outcome(), **attempt.outcome()})
     job_cgroup.remove(place.cgroup)
@@ -186,14 +186,20 @@ class Place:
 class Attempt:
     """The running tree of one job, followed until it is empty."""
 
-    def __init__(self, job: Process, grace_s: float) -> None:
+    def __init__(self, folder: str, job: Process, grace_s: float) -> None:
+        self.folder = folder
         self.job = job
-        self.grace_s = grace_s
+        self.first_grace_s = grace_s
         self.status: int | None = None
         self.main_exited: tuple[float, float] | None = None
         self.asked = ""
         self.kill_at: float | None = None
         self.left_over: dict[int, str] = {}
+
+    @property
+    def grace_s(self) -> float:
+        """Between TERM and KILL: as the job was started with, unless the plan has changed it since."""
+        return read_grace(self.folder, self.first_grace_s)
 
     def follow(self) -> None:
         """Return when the job and everything it started have ended."""

@@ -67,6 +67,15 @@ def replace(folder: str, name: str, data: bytes) -> None:
     sync(folder)
 
 
+def read_grace(folder: str, otherwise: float) -> float:
+    """The seconds that ``grace`` holds, a file that is there only if a plan has changed them while the job ran."""
+    try:
+        with open(os.path.join(folder, "grace")) as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return otherwise
+
+
 def oom_kills(counter: str) -> int | None:
     """The figure of a cgroup's memory.events or memory.oom_control; None where it cannot be read."""
     try:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from pipeline.agent import cgroups, records, remains
-from pipeline.agent.attempt_files import STARTED
+from pipeline.agent.attempt_files import STARTED, replace
 from pipeline.agent.environment import mask
 from pipeline.agent.identity import Process, alive, identify, open_pidfd, read_stat, send
 from pipeline.protocol import JobSpec
@@ -77,6 +77,11 @@ class Run:
         task = asyncio.get_running_loop().create_task(remains.end(self, 0.0 if self.kill else self.grace_s))
         self.ending.add(task)
         task.add_done_callback(self.ending.discard)
+
+    def allow(self, grace_s: float) -> None:
+        """Change the time between TERM and KILL, for its shim too."""
+        self.grace_s = grace_s
+        replace(str(self.folder), "grace", str(grace_s).encode())
 
     def take(self, record: records.Started) -> None:
         """The job's process is known."""

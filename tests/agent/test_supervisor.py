@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 
 from pipeline.agent.identity import alive
 from pipeline.agent.records import read_claim, read_exit, read_started
@@ -86,6 +87,18 @@ async def test_kill_does_not_wait_for_the_grace(agent: Rig) -> None:
     await agent.act("a", "kill")
     status = await agent.reach("a", S.STOPPED, within=5)
     assert status.signal == signal.SIGKILL
+
+
+async def test_a_grace_that_is_changed_holds_for_the_attempt_that_runs(agent: Rig) -> None:
+    spec = shell("a", "trap '' TERM; echo up; while :; do sleep 0.1; done", stop_grace_s=600.0)
+    await agent.apply(spec)
+    running = await agent.reach("a", S.RUNNING)
+    await until(lambda: (agent.folder("a") / "log").read_bytes() == b"up\n")
+    reply = await agent.apply(replace(spec, stop_grace_s=0.2))
+    assert [change.effect for change in reply.changes] == ["live"]
+    await agent.act("a", "stop")
+    status = await agent.reach("a", S.STOPPED)
+    assert (status.signal, status.attempt) == (signal.SIGKILL, running.attempt)
 
 
 async def test_restart_by_the_operator_is_done_once(agent: Rig) -> None:
