@@ -46,6 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
         return verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=[anywhere])
 
     command("check", "validate the config without a host, and print the run in numbers")
+    doctor = command("doctor", "look at the host, and say what is right and wrong there; changes nothing")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
     apply = command("apply", "bring the pipeline to the host and make its jobs follow the config")
     apply.add_argument("--dry-run", action="store_true", help="only show what would change, job by job")
     apply.add_argument(
@@ -163,6 +165,8 @@ def _remote(arguments: argparse.Namespace) -> Coroutine[Any, Any, int]:
             return commands.act(host, "waive", arguments.jobs, arguments.reason)
         case "secret":
             return commands.secret(host, arguments.name)
+        case "doctor":
+            return commands.doctor(host, as_json=arguments.json)
         case "notify":
             return commands.notify_test(host)
         case "demo":

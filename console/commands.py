@@ -107,6 +107,17 @@ async def secret(host: Host, name: str) -> int:
     return WELL
 
 
+async def doctor(host: Host, *, as_json: bool) -> int:
+    """Say line by line what is right and wrong on the host; 1 where anything is wrong."""
+    from console.doctor.examine import examine
+    from console.doctor.findings import as_json as to_json
+    from console.doctor.findings import as_text, well
+
+    found = await examine(load(host.config), accept_new_host_key=host.accept_new_host_key)
+    print(to_json(found) if as_json else as_text(found))
+    return WELL if well(found) else TROUBLE
+
+
 async def notify_test(host: Host) -> int:
     """Have the host's agent send a test message to where the config says, and show what the servers answered."""
     config = load(host.config)

@@ -494,3 +494,62 @@ class Problem:
     """Body of every answer that is not 2xx."""
 
     error: str  # one line a person can act on
+
+
+# --- What doctor asks of a host -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SurveyQuestion:
+    """What the config names on the host."""
+
+    workdir: str
+    secrets: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # relative ones are in the work directory
+    ports: tuple[tuple[str, int], ...] = ()  # addresses to listen on
+
+
+@dataclass(frozen=True)
+class SurveyedDisk:
+    """The work directory's file system. What cannot be done there says why; "": it can."""
+
+    path: str  # the work directory, or the deepest folder above it that is there
+    exists: bool  # the work directory itself
+    kind: str  # "ext4", "nfs4"
+    network: bool = False
+    refused: str = ""  # writing
+    no_holes: str = ""  # giving space back from the front of a file
+
+
+@dataclass(frozen=True)
+class SurveyedAgent:
+    """What stands of an agent. Pids are those of processes that live."""
+
+    pid: int | None = None
+    keeper: int | None = None
+    release: str = ""  # that it starts with
+    deployed: bool = False  # that release is there
+    start: str = ""  # the script that brings it back after a restart of the container, where it is there
+    hook: str = ""  # what calls that script then; "": nothing was found that does
+    first: str = ""  # pid 1's command line
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a host is like. Texts that say why something cannot be are "" where it can."""
+
+    at: float
+    user: str  # its number
+    python: str  # path of the interpreter
+    host: HostSample
+    disk: SurveyedDisk
+    agent: SurveyedAgent
+    runtime: str = ""  # using the runtime directory
+    cgroup: str = ""  # giving each job a memory cgroup
+    pidfd: str = ""
+    ptrace: str = ""
+    first_environment: bool = True  # pid 1's environment can be read
+    shared_memory: int | None = None  # bytes of /dev/shm
+    secrets: dict[str, str] = field(default_factory=dict)  # "file", "pid 1", "": nowhere; else why it is refused
+    paths: dict[str, str] = field(default_factory=dict)  # "model" (with a config.json), "folder", "file", "": nothing
+    ports: dict[str, str] = field(default_factory=dict)  # by "host:port": why nothing could listen there

@@ -40,7 +40,7 @@ class Release:
 
 def local_release(package: Path | None = None) -> Release:
     """Read a pipeline package (the installed one unless given) once, and pack exactly what was hashed."""
-    files = onhost.release_files(package or _installed_package())
+    files = onhost.release_files(package or installed_package())
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for name, content in sorted(files.items()):
@@ -50,7 +50,8 @@ def local_release(package: Path | None = None) -> Release:
     return Release(onhost.release_hash(files), buffer.getvalue())
 
 
-def _installed_package() -> Path:
+def installed_package() -> Path:
+    """The folder of the pipeline's code beside the console."""
     spec = importlib.util.find_spec("pipeline")
     if spec is None or not spec.submodule_search_locations:
         raise DeployError("the package 'pipeline' is not beside the console: install draftdeck again")
@@ -67,9 +68,9 @@ async def deploy(link: Link, workdir: str, python: str, release: Release | None 
         raise DeployError(f"the work directory must be an absolute path on the host, not {workdir!r}")
     if release is None:
         release = await asyncio.to_thread(local_release)
-    seen = await _on_host(link, python, "look", workdir, release.name)
+    seen = await on_host(link, python, "look", workdir, release.name)
     if not seen["complete"]:
-        seen = await _on_host(link, python, "install", workdir, release.name, data=release.archive)
+        seen = await on_host(link, python, "install", workdir, release.name, data=release.archive)
         if not seen["complete"]:
             raise DeployError(
                 f"the release {release.name} in {workdir}/releases is not what was sent: is the disk sound?"
@@ -79,7 +80,7 @@ async def deploy(link: Link, workdir: str, python: str, release: Release | None 
 
 async def current_release(link: Link, workdir: str, python: str) -> str:
     """The release that the container's agent starts with; empty where none was ever deployed. Changes nothing."""
-    return str((await _on_host(link, python, "look", workdir, "none"))["current"])
+    return str((await on_host(link, python, "look", workdir, "none"))["current"])
 
 
 async def ensure_agent(link: Link, workdir: str, python: str, release: str, *, by: str) -> AgentInfo:
@@ -93,7 +94,7 @@ async def ensure_agent(link: Link, workdir: str, python: str, release: str, *, b
         if isinstance(running, AgentInfo) and running.release == release and running.keeper:
             return running
         await _check_modules(link, python)
-        await _on_host(link, python, "point", workdir, release)
+        await on_host(link, python, "point", workdir, release)
         start = agent_argv(workdir, python, release, "start", "--workdir", workdir)
         started = await link.run(start, timeout_s=START_TIMEOUT_S)
         if started.code != 0:
@@ -134,7 +135,7 @@ async def _answering(agent: AgentClient, workdir: str, release: str) -> AgentInf
 
 
 async def _check_modules(link: Link, python: str) -> None:
-    answer = await _on_host(link, python, "modules", *AGENT_MODULES)
+    answer = await on_host(link, python, "modules", *AGENT_MODULES)
     missing: dict[str, str] = answer["missing"]
     if missing:
         why = "; ".join(f"{name} ({one_line(reason, 120)})" for name, reason in missing.items())
@@ -144,7 +145,7 @@ async def _check_modules(link: Link, python: str) -> None:
         )
 
 
-async def _on_host(link: Link, python: str, *command: str, data: bytes = b"") -> dict[str, Any]:
+async def on_host(link: Link, python: str, *command: str, data: bytes = b"") -> dict[str, Any]:
     """Run a command of ``onhost`` and return its answer."""
     source = await asyncio.to_thread(Path(onhost.__file__).read_text)
     done = await link.run((python, "-P", "-c", source, *command), data)

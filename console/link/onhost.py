@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -121,6 +123,35 @@ def modules(names: list[str]) -> dict[str, Any]:
     return {"missing": missing, "prefix": sys.prefix}
 
 
+def versions(names: list[str]) -> dict[str, Any]:
+    """The version of each distribution whose module could be imported, "?" where it tells none; nothing is imported.
+
+    ``names`` are "module" or "module=distribution".
+    """
+    found = {}
+    for name in names:
+        module, _, distribution = name.partition("=")
+        try:
+            if importlib.util.find_spec(module) is None:
+                continue
+            found[module] = importlib.metadata.version(distribution or module)
+        except importlib.metadata.PackageNotFoundError:
+            found[module] = "?"
+        except (ImportError, ValueError):
+            continue
+    return {"found": found, "python": sys.version.split()[0], "prefix": sys.prefix}
+
+
+def ask(module: str, question: str, archive: bytes) -> dict[str, Any]:
+    """What ``answer`` of a module in a zip archive says to a question. The archive stays in memory."""
+    handle = os.memfd_create("draftdeck")
+    with os.fdopen(handle, "wb", closefd=False) as file:
+        file.write(archive)
+    sys.path.insert(0, f"/proc/self/fd/{handle}")
+    found: dict[str, Any] = importlib.import_module(module).answer(json.loads(question))
+    return found
+
+
 def main(arguments: list[str]) -> None:
     command, rest = arguments[0], arguments[1:]
     try:
@@ -130,6 +161,10 @@ def main(arguments: list[str]) -> None:
             answer = install(Path(rest[0]), rest[1], sys.stdin.buffer.read())
         elif command == "point":
             answer = point(Path(rest[0]), rest[1])
+        elif command == "versions":
+            answer = versions(rest)
+        elif command == "ask":
+            answer = ask(rest[0], rest[1], sys.stdin.buffer.read())
         else:
             answer = modules(rest)
     except (OSError, ValueError, tarfile.TarError) as error:

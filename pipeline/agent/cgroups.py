@@ -94,8 +94,11 @@ def place(attempt: Path) -> dict[str, str]:
     }
 
 
-def home(group: Cgroup | None) -> tuple[Path | None, str]:
-    """The folder in which memory cgroups for jobs can be made, ``group`` being our own; else None, and why not."""
+def home(group: Cgroup | None, *, look_only: bool = False) -> tuple[Path | None, str]:
+    """The folder in which memory cgroups for jobs can be made, ``group`` being our own; else None, and why not.
+
+    ``look_only``: say what would be, without giving any cgroup a controller.
+    """
     if group is None:
         return None, "no memory cgroup is mounted here"
     if group.version == 1:
@@ -104,10 +107,10 @@ def home(group: Cgroup | None) -> tuple[Path | None, str]:
         return None, "no memory controller is delegated to this cgroup"
     # In version 2 a cgroup that has processes gives its children no controllers, unless it is the root of all. So jobs
     # go beside our own cgroup, but only where that was given to us: else they would escape the container's limit.
-    if _gives_memory(group.folder):
+    if _gives_memory(group.folder, look_only):
         return group.folder, ""
     parent = group.folder.parent
-    if group.folder != group.top and _delegated(parent) and _gives_memory(parent):
+    if group.folder != group.top and _delegated(parent) and _gives_memory(parent, look_only):
         return parent, ""
     return None, "the cgroup of this container holds its processes itself, so that it can have none for each job"
 
@@ -179,10 +182,13 @@ def _level_v2(folder: Path) -> Level | None:
     return Level(min(limits), max(0, usage - stat.get("inactive_file", 0) - stat.get("slab_reclaimable", 0)))
 
 
-def _gives_memory(folder: Path) -> bool:
+def _gives_memory(folder: Path, look_only: bool) -> bool:
     control = folder / "cgroup.subtree_control"
     if "memory" in _text(control).split():
         return True
+    if look_only:
+        is_root = not (folder / "cgroup.type").exists()
+        return os.access(control, os.W_OK) and (is_root or not _text(folder / "cgroup.procs").strip())
     try:
         control.write_text("+memory")
     except OSError:

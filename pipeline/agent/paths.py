@@ -71,6 +71,11 @@ def journal_path(workdir: str | os.PathLike[str]) -> str:
 
 def on_network(path: str) -> bool:
     """True when ``path`` lies on a network or FUSE file system, where SQLite's locks cannot be trusted."""
+    return file_system(path).split(".")[0] in NETWORK_FILE_SYSTEMS
+
+
+def file_system(path: str) -> str:
+    """The kind of file system that a real path lies on: "ext4", "nfs4", "fuse.juicefs"."""
     kind, longest = "", -1
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -79,7 +84,7 @@ def on_network(path: str) -> bool:
             inside = path == point or path.startswith(point.rstrip("/") + "/")
             if inside and len(point) >= longest:
                 kind, longest = found, len(point)
-    return kind.split(".")[0] in NETWORK_FILE_SYSTEMS
+    return kind
 
 
 def release_dir(workdir: str | os.PathLike[str], release: str) -> str:

@@ -107,10 +107,11 @@ def workdir(tmp_path: Path) -> Iterator[Path]:
     yield folder
     if (folder / "agent" / "journal.db").exists():
         # A test may have ended the agent itself: only one that runs can say that no job is left.
-        wait_until(lambda: all(_agent(folder, *words) for words in (("start",), ("stop", "--jobs"))), "its end", 60)
+        wait_until(lambda: all(run_agent(folder, *words) for words in (("start",), ("stop", "--jobs"))), "its end", 60)
     shutil.rmtree(runtime)
 
 
-def _agent(workdir: Path, *words: str) -> bool:
+def run_agent(workdir: Path, *words: str) -> bool:
+    """Run a command of the agent; whether it did what it should."""
     argv = [sys.executable, "-m", "pipeline.agent", *words, "--workdir", str(workdir)]
     return subprocess.run(argv, env=dict(os.environ), capture_output=True, timeout=60).returncode == 0

@@ -36,7 +36,7 @@ from pipeline.agent.paths import runtime_dir
 from pipeline.agent.secret_files import write_secret
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
 from tests.agent.receiver import receiver
-from tests.link.conftest import LoopbackServer
+from tests.link.conftest import LoopbackServer, Server
 from tests.tui.screen import until, until_shown
 
 PYTHON = sys.executable
@@ -55,7 +55,7 @@ def plan(release: str, script: str = SCRIPT) -> Plan:
     )
 
 
-def config_for(server: LoopbackServer, workdir: Path, folder: Path) -> Path:
+def config_for(server: Server, workdir: Path, folder: Path) -> Path:
     """A config that names the server and the work directory."""
     there, config = server.endpoint, folder / "config.toml"
     config.write_text(

@@ -1,0 +1,1 @@
+"""``draftdeck doctor``: what is right and wrong on a host, line by line; it changes nothing there."""
