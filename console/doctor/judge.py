@@ -9,7 +9,6 @@ from console.config import Config
 from console.config.graph import BASELINE, uses_baseline
 from console.doctor.findings import Finding, State
 from console.view import format as fmt
-from console.view.attention import DISK_SHARE
 from pipeline.protocol import Plan, Survey
 
 LEAST_DISK: Final = 10**9
@@ -22,7 +21,7 @@ def judge(config: Config, plan: Plan, survey: Survey, live: Collection[str], ahe
     """All lines. ``live`` are the jobs that run there now; ``ahead_s`` is how far the host's clock is ahead of ours."""
     return [
         *_folder(config, survey),
-        *_disk(survey),
+        *_disk(plan, survey),
         *_memory(config, plan, survey),
         *_kernel(survey),
         *_gpus(plan, survey),
@@ -65,12 +64,12 @@ def _folder(config: Config, survey: Survey) -> Iterator[Finding]:
         yield Finding("wrong", "runtime folder", survey.runtime, "it holds sockets, locks and secrets")
 
 
-def _disk(survey: Survey) -> Iterator[Finding]:
+def _disk(plan: Plan, survey: Survey) -> Iterator[Finding]:
     free, total = survey.host.disk_free, survey.host.disk_total
     if free is None or not total:
         yield Finding("warning", "disk", "its free space is not known", "see work directory above")
         return
-    state: State = "wrong" if free < LEAST_DISK else "warning" if free < DISK_SHARE * total else "ok"
+    state: State = "wrong" if free < LEAST_DISK else "warning" if free < plan.disk.warn_share * total else "ok"
     yield Finding(state, "disk", f"{fmt.size(free)} of {fmt.size(total)} free", "" if state == "ok" else "make room")
 
 

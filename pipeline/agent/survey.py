@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pipeline.agent import cgroups, holes, locks, paths
+from pipeline.agent.disks import Disk
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
 from pipeline.agent.secret_files import SecretRefused, read_secret
@@ -45,7 +46,7 @@ def survey(question: SurveyQuestion) -> Survey:
         disk = SurveyedDisk(path=str(workdir), exists=False, kind="", refused=HUNG)
     gpus = GpuWatch()
     gpus.wait_first(WAIT_S)
-    host = HostSampler(Path(disk.path)).sample(gpus.latest(), gpus.remarks())
+    host = HostSampler(Disk(Path(disk.path))).sample(gpus.latest(), gpus.remarks())
     return Survey(
         at=time.time(),
         user=f"{os.getuid()}",

@@ -22,7 +22,7 @@ GB = 10**9
 GPU = GpuSample(0, "NVIDIA H200", 0, 141 * GB, 0.0)
 HOST = HostSample(
     0.0, 64, 5.0, 50 * GB, 960 * GB, "cgroup v2", 0.0, 0, 3000 * GB, 4000 * GB,
-    tuple(replace(GPU, index=index) for index in range(8)),
+    gpus=tuple(replace(GPU, index=index) for index in range(8)),
 )  # fmt: skip
 AGENT = SurveyedAgent(7, 8, "0123456789abcdef", True, "/data/draftdeck/agent/start", "the command line of pid 1", "sh")
 SOUND = Survey(
