@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class Api:
             Route("/v1/shutdown", self.shutdown, methods=["POST"]),
             Route("/v1/jobs/{name}/{action}", self.action, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {HTTPException: _problem, Exception: _fault}
+        handlers: dict[Any, Any] = {HTTPException: _problem, sqlite3.Error: _not_journaled, Exception: _fault}
         return Starlette(routes=reading if read_only else reading + changing, exception_handlers=handlers)
 
     # --- reading ---
@@ -244,6 +245,10 @@ async def _body(request: Request, kind: type[Body]) -> Body:
 
 async def _problem(_: Request, error: HTTPException) -> Response:
     return _json(Problem(error.detail), error.status_code)
+
+
+async def _not_journaled(_: Request, error: sqlite3.Error) -> Response:
+    return _json(Problem(f"nothing was done, the journal cannot be written: {error}; free space and try again"), 507)
 
 
 async def _fault(_: Request, error: Exception) -> Response:

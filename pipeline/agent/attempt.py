@@ -19,7 +19,7 @@ import signal
 import time
 
 from pipeline.agent import job_cgroup
-from pipeline.agent.attempt_files import STARTED, claim, oom_kills, read_grace, replace, reserve, write_exit
+from pipeline.agent.attempt_files import STARTED, claim, keep_exit, oom_kills, read_grace, replace, reserve
 from pipeline.agent.identity import Process, container_id, descendants, identify, send
 
 PR_SET_NAME = 15
@@ -56,7 +56,7 @@ def main(folder: str) -> int:
     tell(STARTED)
     attempt = Attempt(folder, job, float(spec["grace_s"]))
     attempt.follow()
-    write_exit(folder, {"error": failure(said), **place.outcome(), **attempt.outcome()})
+    keep_exit(folder, {"error": failure(said), **place.outcome(), **attempt.outcome()})
     job_cgroup.remove(place.cgroup)
     return 0
 

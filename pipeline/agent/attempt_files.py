@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 
 STARTED = "started"  # what a shim says of a job that was started
-EXIT_SPACE = 4096  # bytes kept for the exit record, so that a full disk cannot lose it
+EXIT_SPACE = 16384  # bytes kept for the exit record, so that a full disk cannot lose it
+FULL_S = 0.5
 
 
 def claim(folder: str, owner: Mapping[str, object]) -> bool:
@@ -20,7 +21,7 @@ def claim(folder: str, owner: Mapping[str, object]) -> bool:
     except FileExistsError:
         return False
     try:
-        os.write(handle, json.dumps({**owner, "at": time.time()}).encode())
+        _write(handle, json.dumps({**owner, "at": time.time()}).encode())
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -39,13 +40,24 @@ def reserve(folder: str) -> None:
         os.close(handle)
 
 
+def keep_exit(folder: str, record: Mapping[str, object]) -> None:
+    """Write the exit record, however long a disk that is full after all makes it take."""
+    while True:
+        try:
+            return write_exit(folder, record)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        time.sleep(FULL_S)
+
+
 def write_exit(folder: str, record: Mapping[str, object]) -> None:
     """Write the exit record into the space that was kept for it."""
     temporary = os.path.join(folder, ".exit.json")
     data = json.dumps(record, ensure_ascii=False).encode()
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.pwrite(handle, data, 0)
+        _write(handle, data)
         os.ftruncate(handle, len(data))
         os.fsync(handle)
     finally:
@@ -59,7 +71,7 @@ def replace(folder: str, name: str, data: bytes) -> None:
     temporary = os.path.join(folder, f".{name}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(handle, data)
+        _write(handle, data)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -74,6 +86,12 @@ def read_grace(folder: str, otherwise: float) -> float:
             return float(file.read())
     except (OSError, ValueError):
         return otherwise
+
+
+def _write(handle: int, data: bytes) -> None:
+    """Write all of ``data``: on a disk that is nearly full a write may do a part, and only the next one says why."""
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 def oom_kills(counter: str) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,6 +29,9 @@ from pipeline.protocol import (
 )
 
 EVENTS_KEPT: Final = 2000
+RETRY_S: Final = 1.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -73,6 +78,8 @@ class Board:
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
         self._listeners: set[asyncio.Event] = set()
         self._changing = False
+        self._untold: list[Event] = []  # notes that the journal has not taken yet
+        self._writing = asyncio.Lock()
         self._load()
 
     def recall(self, run: Run) -> None:
@@ -106,11 +113,14 @@ class Board:
         plan, jobs = self.plan, dict(self.jobs)
         things = [*jobs.values(), *self.runs()]
         before = [dict(vars(thing)) for thing in things]
+        untold, self._untold = self._untold, []
         self._changing = True
         try:
             with self.store.transaction():
+                self.events.extend(self.store.add_event(event) for event in untold)
                 yield
         except BaseException:
+            self._untold = untold + self._untold
             self.plan, self.jobs = plan, jobs
             for thing, fields in zip(things, before, strict=True):
                 vars(thing).update(fields)
@@ -155,6 +165,31 @@ class Board:
         with self.transaction():
             self.events.append(self.store.add_event(Event(0, time.time(), kind, text, name, by, status)))
         self.announce()
+
+    def note(self, kind: str, text: str) -> None:
+        """Tell of what has happened in any case: as soon as the journal can be written."""
+        self._untold.append(Event(0, time.time(), kind, text))
+        with suppress(sqlite3.Error):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Journal the notes that it has not taken yet."""
+        if self._untold and not self._changing:
+            with self.transaction():
+                pass
+            self.announce()
+
+    async def surely(self, write: Callable[[], None]) -> None:
+        """Write to the journal however often it takes; writes that wait for it are made in the order they came."""
+        async with self._writing:
+            while True:
+                try:
+                    with self.transaction():
+                        write()
+                    return
+                except (sqlite3.Error, OSError) as error:
+                    log.warning("the journal cannot be written, trying again: %s", error)
+                await asyncio.sleep(RETRY_S)
 
     def take_plan(self, plan: Plan) -> None:
         """Go by a plan that is in the journal; jobs come in its order, those on their way out last."""

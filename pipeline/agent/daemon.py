@@ -66,7 +66,7 @@ class Agent:
         await self.supervisor.start()
         api = Api(self.supervisor, Control(self.info, self.leave))
         self.doors.open({name: api.app(read_only=read_only) for name, read_only in SOCKETS.items()})
-        tell = partial(self.supervisor.board.tell, "agent")
+        tell = partial(self.supervisor.board.note, "agent")
         keeping = [asyncio.create_task(work) for work in (self._keep_keeper(), self.doors.keep(tell))]
         tell(f"agent {os.getpid()} of release {self.release} is there")
         await self._leaving.wait()

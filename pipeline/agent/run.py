@@ -121,7 +121,9 @@ def prepare(run: Run, spec: JobSpec, environment: Mapping[str, str], cwd: Path, 
         **cgroups.place(run.folder),
     }
     # Not synced: nothing is started from it after a crash of the machine, and each restart of a job waits for this.
-    (run.folder / "spec.json").write_bytes(msgspec.json.encode(body))
+    fresh = run.folder / ".spec.json"
+    fresh.write_bytes(msgspec.json.encode(body))
+    fresh.rename(run.folder / "spec.json")
     return {name: environment[name] for name in hidden}
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from pipeline.agent.board import Board, Job
 from pipeline.agent.evidence import in_time
@@ -36,14 +38,16 @@ async def attend(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> 
             if job.run is not run or run.stop_by or run.sentence:
                 return
             job.server, job.server_at = found.sample, time.monotonic()
-            if found.wrong:
-                condemn(board, job, found.wrong)
-                return
-            if found.dead:
-                stalled(board, job, found.dead)
             misses = 0 if found.sample.ready else misses + 1
-            was_ready, run.ready_at = job.status.state is JobState.READY, probe.ready_at
-            judge(board, job, found.sample, readiness, time.monotonic() - began, misses)
+            was_ready = job.status.state is JobState.READY
+            with suppress(sqlite3.Error):  # what cannot be journaled is found again by the next look
+                if found.wrong:
+                    condemn(board, job, found.wrong)
+                    return
+                if found.dead:
+                    stalled(board, job, found.dead)
+                run.ready_at = probe.ready_at
+                judge(board, job, found.sample, readiness, time.monotonic() - began, misses)
             if was_ready is not (job.status.state is JobState.READY):
                 wake()
             await asyncio.sleep(readiness.checks.interval_s)

@@ -4,19 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pipeline.agent import paths
+from pipeline.agent.admission import in_words
+from pipeline.agent.ballast import Ballast
 from pipeline.agent.board import Board
+from pipeline.agent.diagnosis import in_time
 from pipeline.agent.log_caps import LOOK_MAX_S
 from pipeline.agent.senses import Senses
+from pipeline.agent.store import Store, full
 from pipeline.protocol import DiskPolicy
 
 OLD_EVERY_S: Final = 60.0
 """How often the files of ended attempts are looked at when no attempt has begun."""
 
+ROOM_EVERY_S: Final = 1.0
+RESERVE_EVERY_S: Final = 30.0
+REMARK: Final = "journal"
+
 log = logging.getLogger(__name__)
+
+
+def opened(path: Path, ballast: Ballast) -> Store:
+    """The journal, opened although the disk is full."""
+    try:
+        return Store(path)
+    except sqlite3.OperationalError as error:
+        if not full(error) or not ballast.drop():
+            raise
+        log.warning("the journal could not be opened (%s): its ballast was given up", error)
+        return Store(path)
+
+
+def give_up_when_full(board: Board, ballast: Ballast) -> None:
+    """Have the ballast given up as soon as the journal cannot be written for want of space."""
+
+    def give_up() -> None:
+        size = ballast.drop()
+        if size:
+            board.note("host", f"disk full: the journal could not be written, {in_words(size)} kept for it were freed")
+
+    board.store.on_full = give_up
+
+
+async def keep_room(board: Board, senses: Senses, ballast: Ballast) -> None:
+    """Keep space for the journal; say it when it cannot be written, and when it can be again. Never returns."""
+    loop = asyncio.get_running_loop()
+    since, reserve_at = None, loop.time()
+    while True:
+        try:
+            if board.store.trouble:
+                since = loop.time() if since is None else since
+                board.remarks[REMARK] = (
+                    f"the journal has not been written for {in_time(loop.time() - since)}: {board.store.trouble};"
+                    " nothing is lost, it catches up when there is room"
+                )
+                with suppress(sqlite3.Error), board.transaction():  # the next try
+                    board.store.set_mark(REMARK, time.time())
+            elif since is not None:
+                board.remarks.pop(REMARK, None)
+                board.note("host", f"the journal is written again, after {in_time(loop.time() - since)}")
+                since = None
+            elif loop.time() >= reserve_at:
+                reserve_at = loop.time() + RESERVE_EVERY_S
+                board.store.reserve()
+                again, size = ballast.given_up, await senses.call(ballast.hold)
+                if size and again:
+                    board.note("host", f"the disk has room again: {in_words(size)} of it are kept for the journal")
+        except OSError as error:
+            log.warning("no space can be kept for the journal: %s", error)
+        await asyncio.sleep(ROOM_EVERY_S)
 
 
 def policy_of(board: Board) -> DiskPolicy:

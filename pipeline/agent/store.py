@@ -7,14 +7,15 @@ be used from another thread and loses at most its newest seconds when the machin
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from pipeline.agent import holes
 from pipeline.protocol import ActionReply, Attempt, Event, JobStatus, Plan
 
 Kind = TypeVar("Kind")
@@ -34,6 +35,16 @@ CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY
 REQUESTS_KEPT: Final = 10_000
 RECENT_S: Final = 2 * 3600.0
 HISTORY_S: Final = 60 * 86400.0
+
+
+SPACE: Final = 4 << 20
+"""Bytes of changes that are written although the disk is full."""
+
+
+def full(error: sqlite3.Error) -> bool:
+    """Whether a change may have failed for want of space. Some of SQLite's files meet a full disk as an I/O error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,11 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.trouble = ""
+        """Why the last change could not be written; "" when it was."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when a change could not be written for want of space."""
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
@@ -67,6 +83,13 @@ class Store:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
         self.seq: int = row[0] if row else 0
         """Number of the newest event."""
+        self.reserve()
+
+    def reserve(self) -> None:
+        """Take the space of the next changes now, so that a full disk does not keep them from being written."""
+        for path, space in ((Path(f"{self.path}-wal"), SPACE), (self.path, self.path.stat().st_size + SPACE)):
+            with suppress(OSError):  # none left, or a file system that cannot: then they need luck
+                holes.reserve(path, space)
 
     def close(self) -> None:
         self._db.close()
@@ -77,15 +100,22 @@ class Store:
         if self._open:
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
         self._open, seq = True, self.seq
         try:
+            self._db.execute("BEGIN IMMEDIATE")
+            changes = self._db.total_changes
             yield
             self._db.execute("COMMIT")
-        except BaseException:
+            if self._db.total_changes > changes:
+                self.trouble = ""
+        except BaseException as error:
             self.seq = seq
+            if isinstance(error, sqlite3.Error):
+                self.trouble = str(error)
             if self._db.in_transaction:  # SQLite ends it itself on some errors
                 self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error) and full(error):
+                self.on_full()
             raise
         finally:
             self._open = False
@@ -173,8 +203,8 @@ class Figures:
 
     def add(self, at: float, values: Mapping[tuple[str, str], float]) -> None:
         """Write one value of each figure, all at wall time ``at``."""
-        self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             rows = [(self._number(*key), at, value) for key, value in values.items()]
             self._db.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?, ?)", rows)
             for number, _, value in rows:
@@ -189,7 +219,8 @@ class Figures:
                 self._minute, self._minute_began = {}, at
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
             raise
 

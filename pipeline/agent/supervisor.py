@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pipeline.agent import admitting, cgroups, endings, paths, policy, serving, space, watching
 from pipeline.agent.actions import stop_all
+from pipeline.agent.ballast import Ballast
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.environment import job_environment
 from pipeline.agent.heartbeat import beat
@@ -28,7 +29,7 @@ from pipeline.agent.records import Started
 from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare
 from pipeline.agent.senses import Senses
 from pipeline.agent.spare import Spare
-from pipeline.agent.store import Figures, Store
+from pipeline.agent.store import Figures
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
 RETRY_S: Final = 1.0
@@ -49,7 +50,9 @@ class Supervisor:
         self.workdir = workdir
         journal = Path(paths.journal_path(workdir))
         self.container = container_id()
-        self.board = Board(Store(journal), boot_id())
+        self.ballast = Ballast(journal.parent)
+        self.board = Board(space.opened(journal, self.ballast), boot_id())
+        space.give_up_when_full(self.board, self.ballast)
         self.figures = Figures(journal)
         self.senses = Senses(workdir)
         self.spare = Spare(workdir)
@@ -77,18 +80,28 @@ class Supervisor:
             job.run = self._run_of(job, attempt.number, attempt.release)
             self.board.recall(job.run)
             self._task(self._drive_adopted(job, job.run))
-        for job in list(self.board.jobs.values()):
-            if job.run is None and job.status.state in LIVE:
-                self.board.set(job, JobState.WAITING)
-            if job.run is None and job.removed:
-                self.board.drop(job)
         self.spare.prepare()
+        self._task(self._settle())
         self._task(watching.warm_up())
         self._task(watching.recall(self.board, self.senses, self._run_of))
         self._task(watching.watch(self.board, self.senses, self.figures, self.wake))
         self._task(Notifier(self.board, self.outside).run())
         self._task(beat(self.board, self.outside, self.looking))
         self._task(space.keep_logs(self.board, self.senses, self.workdir))
+        self._task(space.keep_room(self.board, self.senses, self.ballast))
+        self.wake()
+
+    async def _settle(self) -> None:
+        """Let jobs whose attempt never was wait for another."""
+
+        def settle() -> None:
+            for job in list(self.board.jobs.values()):
+                if job.run is None and job.status.state in LIVE:
+                    self.board.set(job, JobState.WAITING)
+                if job.run is None and job.removed:
+                    self.board.drop(job)
+
+        await self.board.surely(settle)
         self.wake()
 
     async def close(self) -> None:
@@ -139,9 +152,12 @@ class Supervisor:
         try:
             self.reconcile()
             self._stuck = None
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError) as error:
+            if self._stuck is None:
+                log.exception("the plan could not be followed; trying again")
+            else:
+                log.warning("the plan cannot be followed yet: %s", error)
             self._stuck = self._stuck or time.monotonic()
-            log.exception("the plan could not be followed; trying again")
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
 
     def reconcile(self) -> None:
@@ -270,8 +286,12 @@ class Supervisor:
         assert run.main is not None
         await gone(run.main)
         await asyncio.sleep(0.25)
-        if job.run is run and job.status.state is not JobState.STOPPING:
-            self.board.set(job, JobState.STOPPING, "its main process has ended; what it left behind is being ended")
+
+        def say() -> None:
+            if job.run is run and job.status.state is not JobState.STOPPING:
+                self.board.set(job, JobState.STOPPING, "its main process has ended; what it left behind is being ended")
+
+        await self.board.surely(say)
 
     # --- ends ---
 
@@ -318,18 +338,15 @@ class Supervisor:
 
     async def _close_run(self, job: Job, journal: Callable[[], None]) -> None:
         """Journal the end of an attempt, however often it takes: until then the job cannot start again."""
-        while True:
-            try:
-                with self.board.transaction():
-                    journal()
-                    job.run = None
-                    self.board.save(job)
-                break
-            except (sqlite3.Error, OSError):
-                log.exception("the end of %s could not be journaled; trying again", job.spec.name)
-                await asyncio.sleep(RETRY_S)
+
+        def close() -> None:
+            journal()
+            job.run = None
+            self.board.save(job)
+
+        await self.board.surely(close)
         if job.removed:
-            self.board.drop(job)
+            await self.board.surely(lambda: self.board.drop(job))
         self.wake()
 
     async def _conclude_void(self, job: Job, run: Run, why: str) -> None:

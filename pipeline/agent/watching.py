@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -68,7 +70,8 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
                 live = {job.spec.name for job in board.jobs.values() if job.run is not None}
                 beat = board.beat()
                 samples = {name: sample for name, sample in beat.jobs.items() if name in live}
-                await senses.call(kept.add, beat.at, figures(beat.host, samples))
+                if not board.store.trouble:  # what room there is belongs to the events
+                    await senses.call(kept.add, beat.at, figures(beat.host, samples))
         except Exception:
             log.exception("looking at the jobs failed; trying again")
         await asyncio.sleep(TICK_S)
@@ -98,7 +101,8 @@ def take(board: Board, seen: dict[str, Seen]) -> None:
         found = seen[run.job]
         job.sample = found.sample
         run.peak = max(run.peak, found.sample.memory or 0)
-        judge_stall(board, job, found)
+        with suppress(sqlite3.Error):  # what cannot be journaled is found again by the next look
+            judge_stall(board, job, found)
     board.looked_at = time.monotonic()
     board.announce()
 
