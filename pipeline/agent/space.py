@@ -14,7 +14,7 @@ from pipeline.agent import paths
 from pipeline.agent.admission import in_words
 from pipeline.agent.ballast import Ballast
 from pipeline.agent.board import Board
-from pipeline.agent.diagnosis import in_time
+from pipeline.agent.evidence import in_time
 from pipeline.agent.log_caps import LOOK_MAX_S
 from pipeline.agent.senses import Senses
 from pipeline.agent.store import Store, full
