@@ -26,7 +26,6 @@ WORDS: Final = {
     JobState.FAILED: "failed",
     JobState.EMPTY: "came out empty",
     JobState.LOST: "was lost",
-    JobState.BACKOFF: "crashed",
     JobState.STALLED: "stalled",
 }
 
@@ -60,21 +59,27 @@ class Judge:
     def __init__(self) -> None:
         self._repeats: dict[tuple[str, str], tuple[int, float]] = {}
         self._stalled: set[str] = set()
+        self._failed: dict[str, int] = {}  # by job whose newest event says so: the attempt that failed
 
     def take(self, event: Event, specs: Mapping[str, JobSpec], statuses: Mapping[str, JobStatus]) -> list[Note]:
         """The notes of one event. ``specs`` and ``statuses`` are those of the plan now."""
         if event.kind == "host":
-            return [_note(("host", str(event.seq)), event, event.text)]
+            return [_note(("host", str(event.seq)), event, event.text, alarm="no longer" not in event.text)]
         status = event.status
         if event.kind != "state" or status is None:
             return []
+        if event.by:  # who did it knows it
+            return _finished(event, status, specs, statuses) if status.waived else []
+        failed = self._failed.pop(status.name, None)
         end = ("end", status.name, str(status.attempt))
         match status.state:
             case JobState.FAILED | JobState.EMPTY | JobState.LOST:
                 self._stalled.discard(status.name)
+                self._failed[status.name] = status.attempt
                 advice = status.diagnosis.advice if status.diagnosis is not None else ""
                 return [_note(end, event, _said(status) + (f" → {advice}" if advice else ""))]
-            case JobState.BACKOFF:
+            case JobState.BACKOFF | JobState.QUEUED if status.state is JobState.BACKOFF or failed == status.attempt:
+                # It goes on by itself: after a pause, or with more memory.
                 self._stalled.discard(status.name)
                 cause = status.diagnosis.cause if status.diagnosis is not None else ""
                 return [_note(end, event, self._unless_known(status, cause, event.at))]
@@ -170,14 +175,15 @@ def _finished(
     if not all(_over(one, statuses) for one in stage):
         return []
     waived = sum(statuses[one.name].state is not JobState.DONE for one in stage)
-    if len(stage) == 1:
+    words = ""
+    if len(stage) == 1 and not waived:
         message = status.result.message if status.result is not None else status.reason
         words = f"{status.name} is done" + (f": {message}" if message else "")
-    else:
+    elif len(stage) > 1:
         records = sum(result.records for one in stage if (result := statuses[one.name].result) is not None)
         words = f"{spec.stage} is done: {len(stage) - waived} of {len(stage)} jobs, {records:,} records"
         words += ", the others failed and were waived" if waived else ""
-    notes = [_note(("stage", spec.stage), event, words, alarm=False)]
+    notes = [_note(("stage", spec.stage), event, words, alarm=False)] if words else []
     batch = [one for one in specs.values() if not one.service and (one.autostart or statuses[one.name].attempt)]
     if all(_over(one, statuses) for one in batch):
         notes.append(_note(("run",), event, f"the run is done: {len(batch)} jobs", alarm=False))
@@ -190,7 +196,8 @@ def _over(spec: JobSpec, statuses: Mapping[str, JobStatus]) -> bool:
 
 
 def _said(status: JobStatus) -> str:
-    return f"{status.name} {WORDS[status.state]}" + (f": {status.reason}" if status.reason else "")
+    what = f"{status.name} {WORDS[status.state]}" if status.state in WORDS else status.name
+    return what + (f": {status.reason}" if status.reason else "")
 
 
 def _note(key: Key, event: Event, text: str, *, alarm: bool = True) -> Note:

@@ -11,6 +11,7 @@ import sqlite3
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pipeline.agent.heartbeat import beat
 from pipeline.agent.notifier import MARK, REFUSALS, Notifier, Pace, Told, begin
 from pipeline.agent.outside import Outside
 from pipeline.agent.store import Store
+from pipeline.agent.supervisor import Supervisor
 from pipeline.protocol import ActionReply, ApplyRequest, JobSpec, JobState, Notify, NotifyTest, Plan, RestartPolicy
 from tests.agent.receiver import OK, Receiver, Reply, receiver
 from tests.agent.rig import RELEASE, Rig, shell, until
@@ -295,6 +297,28 @@ async def test_the_heart_beats_only_while_the_agent_looks(there: Receiver, small
     there.answer = lambda _: OK
     await until(lambda: "heartbeat" not in small.board.remarks)
     task.cancel()
+
+
+async def test_an_agent_that_does_not_look_or_cannot_follow_its_plan_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(tmp_path)
+    assert not supervisor.looking()  # it has not begun
+    supervisor.board.looked_at = time.monotonic()
+    assert supervisor.looking()
+    now = time.monotonic()
+    supervisor.board.store.close()
+    supervisor.board.plan = Plan("kimi", RELEASE, ())
+    monkeypatch.setattr(supervisor, "reconcile", lambda: supervisor.board.store.events(0, 1))
+    supervisor.wake()
+    await asyncio.sleep(0)
+    assert supervisor.looking()  # once is no trouble yet
+    monkeypatch.setattr(time, "monotonic", lambda: now + 20)
+    supervisor.board.looked_at = now + 20
+    assert not supervisor.looking()
+    supervisor.board.looked_at = now
+    assert not supervisor.looking()
+    await supervisor.close()
 
 
 async def test_a_heartbeat_that_fails_is_logged_once(

@@ -24,6 +24,7 @@ class Journal:
         self.pending = Pending()
         self.seq = 0
         self.at = 1_700_000_000.0
+        self.by = ""  # who does what happens
 
     def add(self, event: Event) -> None:
         self.seq += 1
@@ -32,7 +33,7 @@ class Journal:
 
     def set(self, name: str, state: JobState, reason: str = "", **fields: object) -> None:
         self.statuses[name] = replace(self.statuses[name], state=state, reason=reason, **fields)  # type: ignore[arg-type]
-        self.add(Event(0, 0.0, "state", "", name, status=self.statuses[name]))
+        self.add(Event(0, 0.0, "state", "", name, self.by, self.statuses[name]))
 
     def crash(self, name: str, attempt: int, cause: str = "oom") -> None:
         """What the agent journals when a job that is restarted crashes."""
@@ -76,7 +77,7 @@ def test_what_an_operator_did_and_what_only_goes_on_is_not_told() -> None:
 def test_a_crash_that_is_restarted_is_one_line() -> None:
     journal = Journal(job("prep:B4"))
     journal.crash("prep:B4", 1)
-    assert journal.told() == ["prep:B4 crashed: oom; starts again now"]
+    assert journal.told() == ["prep:B4: oom; starts again now"]
 
 
 def test_a_crash_loop_is_told_ever_more_rarely_and_at_its_end() -> None:
@@ -103,6 +104,28 @@ def test_another_cause_and_a_crash_much_later_are_news() -> None:
     journal.at += 86_400
     journal.crash("prep:B4", 4)
     assert len(journal.told()) == 3
+
+
+def test_a_job_that_is_queued_with_more_memory_is_one_line() -> None:
+    journal = Journal(job("prep:B4"))
+    journal.set("prep:B4", S.FAILED, "OOM-killed at 61 GB", attempt=1, diagnosis=OOM)
+    journal.set("prep:B4", S.QUEUED, "OOM-killed at 61 GB; need 61 GB→92 GB", attempt=1)
+    assert journal.told() == ["prep:B4: OOM-killed at 61 GB; need 61 GB→92 GB"]
+    journal.set("prep:B4", S.RUNNING, attempt=2)
+    journal.set("prep:B4", S.QUEUED, "waits for GPUs", attempt=2)  # its diagnosis is an old one's
+    assert journal.told() == []
+
+
+def test_waiving_a_failure_is_no_failure_but_may_end_the_run() -> None:
+    journal = Journal(job("prep:A1"), job("prep:B1"))
+    journal.set("prep:A1", S.DONE, result=Result(0.0, 7, "7 kept"))
+    journal.set("prep:B1", S.FAILED, "gated", attempt=1)
+    assert journal.told() == ["prep:B1 failed: gated"]
+    journal.by = "ana"
+    journal.set("prep:B1", S.FAILED, "gated", waived="no access")
+    assert journal.told() == [
+        "prep is done: 1 of 2 jobs, 7 records, the others failed and were waived", "the run is done: 2 jobs",
+    ]  # fmt: skip
 
 
 def test_a_stall_and_its_end() -> None:
@@ -142,7 +165,9 @@ def test_a_waived_failure_does_not_hold_up_its_stage() -> None:
 def test_trouble_of_the_host_is_told() -> None:
     journal = Journal()
     journal.add(Event(0, 0.0, "host", "disk is short: 3 GB left"))
-    assert journal.told() == ["disk is short: 3 GB left"]
+    journal.add(Event(0, 0.0, "host", "the disk is no longer short: 30 GB left"))
+    assert [note.alarm for note in journal.pending.notes()] == [True, False]
+    assert journal.told() == ["disk is short: 3 GB left", "the disk is no longer short: 30 GB left"]
 
 
 def test_control_characters_of_a_job_do_not_come_through() -> None:

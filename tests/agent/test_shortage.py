@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.agent import watching
+from pipeline.agent.board import Board
 from pipeline.agent.shortage import DiskSpace, Memory
+from pipeline.agent.store import Store
 from pipeline.protocol import DiskPolicy, HostSample
 
 LIMIT = 100 * 10**9
@@ -103,3 +112,27 @@ def test_a_disk_without_room_for_files_is_short_too() -> None:
         "the disk is short: 1,000 GB of 2,000 GB free, room for 900 more files"
     )
     assert DiskSpace().look(HostSample(0.0, 1, 0.0, 0, LIMIT, ""), DiskPolicy(), 0.0) == ""
+
+
+def test_the_agent_journals_an_episode_once_across_its_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    board = Board(Store(tmp_path / "journal.db"), "boot")
+    board.host = HostSample(0.0, 1, 0.0, 97 * 10**9, LIMIT, "cgroup v2", memory_some=0.0)
+    memory = Memory()
+    watching.judge_memory(board, memory)
+    now = 10.0
+    board.store._db.execute("PRAGMA query_only=ON")
+    with pytest.raises(sqlite3.OperationalError):
+        watching.judge_memory(board, memory)
+    board.store._db.execute("PRAGMA query_only=OFF")
+    assert not memory.short and not board.events  # what could not be journaled is told when it can
+    for now in (12.0, 20.0, 30.0):  # noqa: B007 - the clock
+        watching.judge_memory(board, memory)
+    assert [(event.kind, event.text.split(":")[0]) for event in board.events] == [("host", "memory is short")]
+    anew = Memory(short=bool(board.store.mark(watching.MEMORY_MARK, bool)))
+    watching.judge_memory(board, anew)
+    assert anew.short and len(board.events) == 1
+    board.store.close()
