@@ -7,6 +7,7 @@ Sources: docs.ntfy.sh/publish, docs.slack.dev/messaging, docs.discord.com/develo
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import json
 import math
@@ -132,7 +133,8 @@ def hidden(text: str, *urls: str) -> str:
     parts: set[str] = set()
     for url in urls:
         pieces = re.split(r"[/?&=#@:]+", url)
-        parts |= {url, *pieces, *(unquote(piece) for piece in pieces)}
+        login = unquote(urlsplit(url).netloc.rpartition("@")[0])
+        parts |= {url, *pieces, *(unquote(piece) for piece in pieces), base64.b64encode(login.encode()).decode()}
     for part in sorted(parts, key=len, reverse=True):
         if len(part) >= 4 and part not in ("http", "https", "slack", "services", "webhooks"):
             text = text.replace(part, "***")

@@ -267,6 +267,14 @@ async def test_a_certificate_is_verified(certificate: Path) -> None:
         server.close()
 
 
+async def test_a_url_may_hold_user_and_password(there: Receiver) -> None:
+    url = f"http://ana:pa55word@127.0.0.1:{there.port}/hook-4711"
+    there.answer = lambda asked: (403, {}, asked.headers["authorization"].encode())
+    answer = await posting.send("POST", url, {}, b"{}")
+    assert there.asked[0].headers["authorization"] == "Basic YW5hOnBhNTV3b3Jk"
+    assert answer.text == "403 Forbidden: Basic ***"  # a server may repeat what it was sent
+
+
 async def test_a_redirect_is_not_followed_and_an_endless_answer_is_cut(there: Receiver) -> None:
     there.answer = lambda _: (302, {"Location": there.url("/elsewhere")}, b"")
     assert (await posting.send("POST", there.url(), {}, b"{}")).fate == "broken"
