@@ -133,7 +133,7 @@ def hidden(text: str, *urls: str) -> str:
     parts: set[str] = set()
     for url in urls:
         pieces = re.split(r"[/?&=#@:]+", url)
-        login = unquote(urlsplit(url).netloc.rpartition("@")[0])
+        login = unquote(url.partition("//")[2].partition("/")[0].rpartition("@")[0])
         parts |= {url, *pieces, *(unquote(piece) for piece in pieces), base64.b64encode(login.encode()).decode()}
     for part in sorted(parts, key=len, reverse=True):
         if len(part) >= 4 and part not in ("http", "https", "slack", "services", "webhooks"):

@@ -235,8 +235,9 @@ async def test_a_proxy_of_the_container_is_used_unless_the_host_is_excepted(ther
     for excepted in ("hook.invalid", ".invalid", "a.org, *", "HOOK.invalid:80"):
         answer = await posting.send("GET", "http://hook.invalid/4711", {**named, "no_proxy": excepted})
         assert answer.brief == "not reached" and len(there.asked) == 1
-    answer = await posting.send("GET", there.url(), {"http_proxy": "gopher://x:1"})
-    assert answer.fate == "broken" and "4711" not in answer.text
+    for unusable in ("gopher://x:1", "http://[::1", "http://a:b:c/"):
+        answer = await posting.send("GET", there.url(), {"http_proxy": unusable})
+        assert answer.fate == "broken" and "4711" not in answer.text
 
 
 @pytest.fixture(scope="module")
