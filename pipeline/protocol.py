@@ -354,6 +354,7 @@ class GpuSample:
     utilisation: float  # per cent
     temperature: float | None = None
     power: float | None = None  # watts
+    uuid: str = ""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ def _start(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply,
             board.set(job, JobState.STOPPING, f"starts again when it has ended, as {request.by} asked", by=request.by)
             return ActionReply(True, f"{name} starts when what is being stopped has ended"), []
         return ActionReply(True, f"{name} is {job.status.state} already"), []
+    if job.status.state is JobState.QUEUED and job.held:
+        job.forced = request.by
+        return ActionReply(True, f"starting {name} although {job.held}"), []
     if job.status.state in UNSTARTED and job.wanted == "run":
         return ActionReply(True, f"{name} {job.status.reason or 'is about to start'}"), []
     _anew(board, job, request.by)

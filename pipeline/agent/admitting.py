@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
 from pipeline.agent import admission
 from pipeline.agent.board import Board, Job
+from pipeline.agent.evidence import in_time
+from pipeline.agent.gpu_wait import LONG_S
+from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.run import Run
 from pipeline.protocol import Diagnosis
 
@@ -19,6 +23,10 @@ ALL: Final = 0.97
 """Of what this host has without any job, so much is the most a job can be granted: the rest moves."""
 
 
+UNREAD: Final = ("yet", "being read")
+"""How reasons end that hold only until the next look."""
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What a kill for memory taught: bytes the job had at most, bytes it is granted next; None: there are no more."""
@@ -27,12 +35,33 @@ class Lesson:
     need: int | None
 
 
-def admit(board: Board, ready: list[Job]) -> dict[str, str]:
+def admit(board: Board, ready: list[Job], gpus: GpuWatch) -> dict[str, str]:
     """By job: "" where it may start now, else why not, in words."""
     if board.host is None:
         return {job.spec.name: "the host has not been looked at yet" for job in ready}
-    demands = [admission.Demand(job.spec.name, memory_of(job), job.spec.resources.gpus) for job in ready]
-    return admission.decide(demands, _holdings(board), board.host, _reserve(board))
+    waits = {job.spec.name: _gpus_held(board, job, gpus) for job in ready}
+    demands = [
+        admission.Demand(job.spec.name, memory_of(job), job.spec.resources.gpus)
+        for job in ready
+        if not waits[job.spec.name]
+    ]
+    return {**waits, **admission.decide(demands, _holdings(board), board.host, _reserve(board))}
+
+
+def _gpus_held(board: Board, job: Job, gpus: GpuWatch) -> str:
+    """Why a job waits for the memory of its devices, "" where it does not, or is to start all the same."""
+    if job.spec.resources.gpus and not gpus.looked:
+        return "the GPUs have not been looked at yet"
+    running = {index for other in board.jobs.values() if other.run is not None for index in gpus.devices(other.spec)}
+    now = time.monotonic()
+    held = board.gpus.held([index for index in gpus.devices(job.spec) if index not in running], gpus.look())
+    if held and not job.held:
+        job.held_since = now
+    job.held = held
+    if not held or job.forced:
+        return ""
+    waited = now - job.held_since
+    return f"{held} after {in_time(waited)}; start it again to go ahead all the same" if waited > LONG_S else held
 
 
 def memory_of(job: Job) -> int | None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pipeline.agent.gpu_wait import Ledger
 from pipeline.agent.run import Run
 from pipeline.agent.store import JobRecord, Store
 from pipeline.protocol import (
@@ -49,6 +50,9 @@ class Job:
     server: ServerSample | None = None
     server_at: float = 0.0  # monotonic; when the server was last looked at
     removed: bool = False
+    held: str = ""  # GPU memory it waits for, in words
+    held_since: float = 0.0  # monotonic
+    forced: str = ""  # who asked that it starts all the same
     told_at: float = 0.0  # monotonic; of the newest event
 
 
@@ -75,6 +79,7 @@ class Board:
         self.closing = False
         self.deaths: deque[Death] = deque(maxlen=200)
         self.remarks: dict[str, str] = {}  # what goes wrong beside the jobs, shown with the host's own remarks
+        self.gpus = Ledger(store)
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
         self._listeners: set[asyncio.Event] = set()
         self._changing = False

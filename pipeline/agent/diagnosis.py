@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import signal as signals
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
+from pipeline.agent import gpu_faults
 from pipeline.agent.admission import in_words
 from pipeline.agent.evidence import Evidence, in_time
 from pipeline.agent.log_causes import Cause, LogEnd, cause_in, known, read_log_end
@@ -38,6 +40,9 @@ def diagnose(evidence: Evidence) -> Verdict:
     log = read_log_end(evidence.log_tail)
     verdicts = (rule(evidence, log) for rule in RULES)
     state, reason, diagnosis = next(verdict for verdict in verdicts if verdict is not None)
+    if diagnosis is not None and state is not JobState.DONE:
+        facts = (*diagnosis.evidence, *(_line(gpu_faults.in_words(fault)) for fault in evidence.gpu_faults))
+        diagnosis = replace(diagnosis, evidence=tuple(dict.fromkeys(facts)))
     return state, _line(reason, REASON_LIMIT), diagnosis
 
 
@@ -161,6 +166,19 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
     return _failed("oom", f"OOM-killed{at}" if itself and not told else f"a child was OOM-killed{at}", facts, advice)
 
 
+def _gpu(blame: str) -> Rule:
+    """The driver told of a fault: the log says what came of it ("first"), or nothing better ("last")."""
+
+    def rule(evidence: Evidence, _log: LogEnd) -> Verdict | None:
+        fault = next((fault for fault in evidence.gpu_faults if gpu_faults.meaning(fault).blame == blame), None)
+        if fault is None:
+            return None
+        facts = (evidence.ending, *evidence.reported)
+        return _failed("gpu-fault", gpu_faults.in_words(fault), facts, gpu_faults.meaning(fault).advice)
+
+    return rule
+
+
 def _disk_full(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.enospc:
         return None
@@ -246,8 +264,8 @@ def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
 
 RULES: Final[tuple[Rule, ...]] = (
     _complete, _stopped, _container_restarted, _wrong_server, _unhealthy, _shim_lost, _not_executed, _empty,
-    _exit_zero, _oom, _disk_full,
-    _child_of_server, _watchdog, _killed, _said_why, _known_error, _crash, _traceback, _unknown,
+    _exit_zero, _oom, _gpu("first"), _disk_full, _child_of_server, _watchdog, _killed, _said_why, _known_error,
+    _gpu("last"), _crash, _traceback, _unknown,
 )  # fmt: skip
 
 _LOOK: Final = "read the end of its log; restart it to see whether it happens again"

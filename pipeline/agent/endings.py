@@ -14,6 +14,7 @@ from pipeline.agent.admitting import Lesson
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
+from pipeline.agent.gpu_faults import near
 from pipeline.agent.records import Exit, read_exit
 from pipeline.agent.run import Ending, Run
 from pipeline.agent.senses import Remains, Senses
@@ -90,6 +91,7 @@ def judge(
         oom_after=record.oom_after,
         oom_window_s=max(0.0, died - counted_at),
         oom_own=bool(run.cgroup),
+        gpu_faults=near(senses.gpus.faults(), senses.gpus.devices(job.spec), run.began or died, died),
         stopped_by=run.stop_by,
         condemned=run.condemned,
         unhealthy=run.unhealthy,

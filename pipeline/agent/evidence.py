@@ -6,6 +6,7 @@ import signal as signals
 from dataclasses import dataclass
 
 from pipeline.agent.admission import in_words
+from pipeline.agent.gpu_faults import GpuFault
 from pipeline.protocol import JobSample, JobSpec, Progress, Result
 
 
@@ -23,6 +24,7 @@ class Evidence:
     oom_after: int | None = None
     oom_window_s: float = 0.0  # between the two
     oom_own: bool = False  # counted in a cgroup of the job's own
+    gpu_faults: tuple[GpuFault, ...] = ()  # on its devices, not long before its end
     stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
     condemned: str = ""  # why the agent ended it for good
     unhealthy: str = ""  # why the agent ended it to start it again

@@ -61,7 +61,7 @@ class Senses:
 
     def __init__(self, workdir: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "senses")
-        self._gpus = GpuWatch()
+        self.gpus = GpuWatch()
         self.disk = Disk(workdir)
         self._host = HostSampler(self.disk)
         self.log_caps = LogCaps()
@@ -72,7 +72,7 @@ class Senses:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._gpus.stop()
+        self.gpus.stop()
 
     async def call(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """Run a function in the thread."""
@@ -85,8 +85,8 @@ class Senses:
         seen = {run.job: self._look_at(run, table, now) for run in runs}
         for name in self._trackers.keys() - seen.keys():
             del self._trackers[name]
-        remarks = self._gpus.remarks() + self.log_caps.remarks
-        return self._host.sample(self._gpus.latest(), remarks, self._kills_in_jobs), seen
+        remarks = self.gpus.remarks() + self.log_caps.remarks
+        return self._host.sample(self.gpus.latest(), remarks, self._kills_in_jobs), seen
 
     def tick(self, runs: tuple[Run, ...]) -> list[tuple[Run, int]]:
         """Once a second: note the size of each log, and how many processes the kernel has killed for memory.

@@ -177,12 +177,16 @@ class Supervisor:
                 ready.append(job)
         if not ready:
             return
-        answers = admitting.admit(self.board, ready)
+        answers = admitting.admit(self.board, ready, self.senses.gpus)
         for job in ready:
             reason = answers[job.spec.name]
             if not reason:
                 self._begin(job)
-            elif job.status.state is not JobState.QUEUED or time.monotonic() - job.told_at > QUEUE_WORDS_S:
+            elif (
+                job.status.state is not JobState.QUEUED
+                or job.status.reason.endswith(admitting.UNREAD)
+                or time.monotonic() - job.told_at > QUEUE_WORDS_S
+            ):
                 self.board.set(job, JobState.QUEUED, reason)
 
     # --- attempts ---
@@ -196,13 +200,16 @@ class Supervisor:
         assert self.board.plan is not None
         number = self._next_number(job)
         run = self._run_of(job, number, self.board.plan.release)
+        although = f"although {job.held}, as {job.forced} asked" if job.held else ""
         with self.board.transaction():
             self.board.save_attempt(run, Attempt(number, run.release, time.time()), ended=False)
+            self.board.gpus.begin(self.senses.gpus.devices(job.spec), self.senses.gpus.look())
             self.board.set(
-                job, JobState.STARTING, "", attempt=number, release=run.release, pid=None, started_at=time.time(),
+                job, JobState.STARTING, although, attempt=number, release=run.release, pid=None, started_at=time.time(),
                 ended_at=None, exit_code=None, signal=None,
             )  # fmt: skip
         job.run, job.sample, job.server = run, JobSample(), None
+        job.held = job.forced = ""
         self._task(self._drive_new(job, run))
 
     def _next_number(self, job: Job) -> int:
@@ -329,6 +336,7 @@ class Supervisor:
             if delay:
                 asyncio.get_running_loop().call_later(delay + 0.01, self.wake)
 
+        self.board.gpus.end(self.senses.gpus.devices(job.spec), time.monotonic())
         await self._close_run(job, journal)
         if job.run is None:
             job.server = None

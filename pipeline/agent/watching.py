@@ -15,6 +15,7 @@ from pipeline.agent import stalls
 from pipeline.agent.board import Board, Job
 from pipeline.agent.environment import login_environment
 from pipeline.agent.evidence import in_time
+from pipeline.agent.gpu_faults import in_words, meaning
 from pipeline.agent.identity import exiting
 from pipeline.agent.run import Run
 from pipeline.agent.senses import Seen, Senses, figures
@@ -57,6 +58,8 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
         try:
             runs = board.runs()
             say_killed(board, struck)
+            for fault in senses.gpus.news():
+                board.tell("host", f"{in_words(fault)}: {meaning(fault).advice}")
             struck = await senses.call(senses.tick, runs) if runs else []
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05

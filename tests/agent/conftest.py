@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.boxes import box
+from tests.agent.nvml import Nvml
 from tests.agent.rig import Rig
 
 
@@ -33,3 +34,10 @@ def child_cgroup() -> Iterator[Path]:
     """A memory cgroup of version 1 below our own."""
     with box() as folder:
         yield folder
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """A stand-in for NVML with two GPUs, for readers that the test itself starts."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "nvml"))
+    return Nvml(tmp_path / "nvml", 3 * 10**9, 4 * 10**9)
