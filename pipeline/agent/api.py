@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -16,11 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Message, Receive
 
 from pipeline.agent import actions, logs, paths
 from pipeline.agent.applying import apply
 from pipeline.agent.board import Job
 from pipeline.agent.environment import MASKED
+from pipeline.agent.loop_thread import LoopThread
 from pipeline.agent.stream import EventStream
 from pipeline.agent.supervisor import Supervisor
 from pipeline.protocol import (
@@ -28,6 +30,7 @@ from pipeline.protocol import (
     ActionRequest,
     AgentInfo,
     ApplyRequest,
+    Event,
     History,
     JobDetail,
     LogHits,
@@ -38,6 +41,7 @@ from pipeline.protocol import (
 )
 
 Body = TypeVar("Body")
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 BODY_LIMIT: Final = 16 << 20
 EVENTS_IN_STATE: Final = 200
 PAGE: Final = 64 * 1024
@@ -58,8 +62,9 @@ class Control:
 class Api:
     """The routes of one supervisor."""
 
-    def __init__(self, supervisor: Supervisor, control: Control) -> None:
+    def __init__(self, supervisor: Supervisor, works: LoopThread, control: Control) -> None:
         self._supervisor = supervisor
+        self._works = works
         self._board = supervisor.board
         self._control = control
 
@@ -67,40 +72,53 @@ class Api:
         reading = [
             Route("/v1/state", self.state),
             Route("/v1/events", self.events),
-            Route("/v1/history", self.history),
-            Route("/v1/jobs/{name}", self.detail),
-            Route("/v1/jobs/{name}/log", self.log),
-            Route("/v1/jobs/{name}/log/search", self.search),
+            self._route("/v1/history", self.history),
+            self._route("/v1/jobs/{name}", self.detail),
+            self._route("/v1/jobs/{name}/log", self.log),
+            self._route("/v1/jobs/{name}/log/search", self.search),
         ]
         changing = [
-            Route("/v1/plan", self.plan, methods=["PUT"]),
-            Route("/v1/restart-crashed", self.restart_crashed, methods=["POST"]),
-            Route("/v1/notify/test", self.notify_test, methods=["POST"]),
-            Route("/v1/upgrade", self.upgrade, methods=["POST"]),
-            Route("/v1/shutdown", self.shutdown, methods=["POST"]),
-            Route("/v1/jobs/{name}/{action}", self.action, methods=["POST"]),
+            self._route("/v1/plan", self.plan, "PUT"),
+            self._route("/v1/restart-crashed", self.restart_crashed, "POST"),
+            self._route("/v1/notify/test", self.notify_test, "POST"),
+            self._route("/v1/upgrade", self.upgrade, "POST"),
+            self._route("/v1/shutdown", self.shutdown, "POST"),
+            self._route("/v1/jobs/{name}/{action}", self.action, "POST"),
         ]
         handlers: dict[Any, Any] = {HTTPException: _problem, sqlite3.Error: _not_journaled, Exception: _fault}
         return Starlette(routes=reading if read_only else reading + changing, exception_handlers=handlers)
 
+    def _route(self, path: str, answer: Answer, method: str = "GET") -> Route:
+        """A route that is answered in the supervisor's thread. It may wait for the disk; state and events never do."""
+
+        async def endpoint(request: Request) -> Response:
+            data = await _data(request)
+            return await self._works.call(answer(Request(request.scope, _given(data))))
+
+        return Route(path, endpoint, methods=[method])
+
     # --- reading ---
 
     async def state(self, _: Request) -> Response:
-        board = self._board
+        shown = self._board.shown
         return _json(
             State(
-                self._control.info(), time.time(), board.store.seq, board.plan, board.statuses(), board.beat(),
-                tuple(board.events)[-EVENTS_IN_STATE:],
+                self._control.info(), time.time(), shown.seq, shown.plan, dict(shown.statuses), self._board.beat(),
+                shown.events[-EVENTS_IN_STATE:],
             )
         )  # fmt: skip
 
     async def events(self, request: Request) -> Response:
-        since = _number(request, "since", 0, 0, 1 << 62)
-        if since > self._board.store.seq:
-            raise HTTPException(
-                409, f"since={since}, but the newest event is {self._board.store.seq}: read the state anew"
-            )
-        return cast(Response, EventStream(self._board, since))
+        since, newest = _number(request, "since", 0, 0, 1 << 62), self._board.shown.seq
+        if since > newest:
+            raise HTTPException(409, f"since={since}, but the newest event is {newest}: read the state anew")
+        return cast(Response, EventStream(self._board, since, self._older))
+
+    async def _older(self, since: int, limit: int) -> Sequence[Event]:
+        async def read() -> Sequence[Event]:
+            return self._board.store.events(since, limit)
+
+        return await self._works.call(read())
 
     async def history(self, request: Request) -> Response:
         job, figure = request.query_params.get("job", ""), request.query_params.get("figure", "")
@@ -231,14 +249,27 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
     return value
 
 
-async def _body(request: Request, kind: type[Body]) -> Body:
+async def _data(request: Request) -> bytes:
     data = b""
     async for part in request.stream():
         data += part
         if len(data) > BODY_LIMIT:
             raise HTTPException(413, f"the body is longer than {BODY_LIMIT >> 20} MiB")
+    return data
+
+
+def _given(data: bytes) -> Receive:
+    """What receives a body that is there already, in any thread."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    return receive
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(await request.body(), type=kind)
     except msgspec.MsgspecError as error:
         raise HTTPException(400, f"not a {kind.__name__}: {error}") from None
 

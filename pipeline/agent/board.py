@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,6 +31,8 @@ from pipeline.protocol import (
 
 EVENTS_KEPT: Final = 2000
 RETRY_S: Final = 1.0
+SLOW_S: Final = 2.0
+"""A disk that takes so long to write a change is told of."""
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,30 @@ class Death:
     counter: str  # the file that counts the kernel's kills where it ran
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What readers see, all of it in the journal. Replaced as a whole by every change: any thread may read it."""
+
+    seq: int
+    plan: Plan | None
+    statuses: Mapping[str, JobStatus]
+    events: tuple[Event, ...]  # the newest
+
+    def after(self, since: int, limit: int) -> tuple[Event, ...] | None:
+        """Events after number ``since``; None where these do not reach back so far."""
+        if since >= self.seq:
+            return ()
+        if not self.events or self.events[0].seq > since + 1:
+            return None
+        first = since + 1 - self.events[0].seq
+        return self.events[first : first + limit]
+
+
 class Board:
-    """Jobs by name in the plan's order, the plan, the newest events, and who waits for changes."""
+    """Jobs by name in the plan's order, the plan, the newest events, and who waits for changes.
+
+    One thread changes it; others may call ``beat``, ``listen`` and ``unlisten``, and read ``shown``.
+    """
 
     def __init__(self, store: Store, boot: str) -> None:
         self.store = store
@@ -81,11 +105,12 @@ class Board:
         self.remarks: dict[str, str] = {}  # what goes wrong beside the jobs, shown with the host's own remarks
         self.gpus = Ledger(store)
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
-        self._listeners: set[asyncio.Event] = set()
-        self._changing = False
+        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self._changing_since: float | None = None  # monotonic
         self._untold: list[Event] = []  # notes that the journal has not taken yet
         self._writing = asyncio.Lock()
         self._load()
+        self.shown = self._show()
 
     def recall(self, run: Run) -> None:
         """Give the run of an adopted attempt what the journal says was asked of it."""
@@ -112,18 +137,20 @@ class Board:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Journal everything inside as a whole; when that fails, plan, jobs, runs and events are as before."""
-        if self._changing:
+        if self._changing_since is not None:
             yield
             return
         plan, jobs = self.plan, dict(self.jobs)
         things = [*jobs.values(), *self.runs()]
         before = [dict(vars(thing)) for thing in things]
         untold, self._untold = self._untold, []
-        self._changing = True
+        self._changing_since = time.monotonic()
         try:
             with self.store.transaction():
                 self.events.extend(self.store.add_event(event) for event in untold)
                 yield
+            self.shown = self._show()
+            self.announce()
         except BaseException:
             self._untold = untold + self._untold
             self.plan, self.jobs = plan, jobs
@@ -133,7 +160,10 @@ class Board:
                 self.events.pop()
             raise
         finally:
-            self._changing = False
+            self._changing_since = None
+
+    def _show(self) -> Shown:
+        return Shown(self.store.seq, self.plan, self.statuses(), tuple(self.events))
 
     def set(self, job: Job, state: JobState, reason: str = "", *, by: str = "", text: str = "", **changes: Any) -> None:
         """Give a job a state; journaled with an event unless nothing changed at all."""
@@ -169,7 +199,6 @@ class Board:
         name, status = (job.spec.name, job.status) if job is not None else ("", None)
         with self.transaction():
             self.events.append(self.store.add_event(Event(0, time.time(), kind, text, name, by, status)))
-        self.announce()
 
     def note(self, kind: str, text: str) -> None:
         """Tell of what has happened in any case: as soon as the journal can be written."""
@@ -179,10 +208,9 @@ class Board:
 
     def catch_up(self) -> None:
         """Journal the notes that it has not taken yet."""
-        if self._untold and not self._changing:
+        if self._untold and self._changing_since is None:
             with self.transaction():
                 pass
-            self.announce()
 
     async def surely(self, write: Callable[[], None]) -> None:
         """Write to the journal however often it takes; writes that wait for it are made in the order they came."""
@@ -207,7 +235,7 @@ class Board:
         with self.transaction():
             self.store.remove_job(job.spec.name)
             self.tell("plan", f"{job.spec.name} is no longer in the plan")
-        self.jobs.pop(job.spec.name, None)
+            self.jobs.pop(job.spec.name, None)
 
     # --- views ---
 
@@ -221,11 +249,16 @@ class Board:
         return tuple(job.run for job in self.jobs.values() if job.run is not None)
 
     def beat(self) -> Beat:
-        samples = {name: self._sample(job) for name, job in self.jobs.items() if job.status.attempt}
-        host = self.host
-        if host is not None and self.remarks:
-            host = replace(host, remarks=(*host.remarks, *self.remarks.values()))
-        return Beat(time.time(), self.store.seq, host, samples)
+        samples = {name: self._sample(job) for name, job in list(self.jobs.items()) if job.status.attempt}
+        return Beat(time.time(), self.shown.seq, self._host(), samples)
+
+    def _host(self) -> HostSample | None:
+        """The host with what goes wrong beside the jobs."""
+        since, remarks = self._changing_since, list(self.remarks.values())
+        waited_s = time.monotonic() - since if since is not None else 0.0
+        if waited_s >= SLOW_S:
+            remarks.append(f"the journal's disk has not answered for {waited_s:.0f} s: nothing new is seen of the jobs")
+        return replace(self.host, remarks=(*self.host.remarks, *remarks)) if self.host and remarks else self.host
 
     def _sample(self, job: Job) -> JobSample:
         """What is known of a job now: figures that could not be taken for a while are left out, they may be untrue."""
@@ -239,21 +272,19 @@ class Board:
 
     def events_after(self, since: int, limit: int) -> list[Event]:
         """Events after number ``since``, from memory where it reaches back so far, else from the journal."""
-        if self.events and self.events[0].seq <= since + 1:
-            first = since + 1 - self.events[0].seq
-            return [self.events[at] for at in range(first, min(len(self.events), first + limit))]
-        return self.store.events(since, limit)
+        found = self.shown.after(since, limit)
+        return list(found) if found is not None else self.store.events(since, limit)
 
     # --- listeners ---
 
     def listen(self) -> asyncio.Event:
         """An asyncio event that is set after every change; give it back to ``unlisten``."""
         event = asyncio.Event()
-        self._listeners.add(event)
+        self._listeners[event] = asyncio.get_running_loop()
         return event
 
     def unlisten(self, event: asyncio.Event) -> None:
-        self._listeners.discard(event)
+        self._listeners.pop(event, None)
 
     def close_streams(self) -> None:
         """Let every listener end."""
@@ -261,5 +292,5 @@ class Board:
         self.announce()
 
     def announce(self) -> None:
-        for event in self._listeners:
-            event.set()
+        for event, loop in list(self._listeners.items()):
+            loop.call_soon_threadsafe(event.set)

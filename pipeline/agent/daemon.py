@@ -17,6 +17,7 @@ from pipeline.agent.api import Api, Control
 from pipeline.agent.doors import Doors
 from pipeline.agent.identity import identify, send
 from pipeline.agent.launch import spawn_keeper
+from pipeline.agent.loop_thread import LoopThread
 from pipeline.agent.run import gone
 from pipeline.agent.supervisor import Supervisor
 from pipeline.protocol import AgentInfo
@@ -27,6 +28,9 @@ KEEPER_GAP_S: Final = 1.0
 
 LEAVE_S: Final = 0.2
 """Time for the answer to reach whoever asked the agent to leave."""
+
+CLOSE_S: Final = 5.0
+"""How long the end of the agent waits for the disk."""
 
 SOCKETS: Final = {"agent.sock": False, "read.sock": True}
 """Their names, and whether they can only be read from."""
@@ -41,9 +45,11 @@ class Agent:
         self.workdir = workdir
         self.runtime = runtime
         self.doors = Doors(workdir, runtime, lock)
-        self.supervisor = Supervisor(workdir)
+        self.works = LoopThread("supervisor")
+        self.supervisor: Supervisor
         self.started_at = time.time()
         self.release = Path(paths.own_root()).name
+        self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._with_keeper = False
 
@@ -54,19 +60,18 @@ class Agent:
         )  # fmt: skip
 
     def leave(self, with_keeper: bool = False) -> None:
-        """End the agent soon; jobs go on."""
+        """End the agent soon; jobs go on. From any thread."""
         self._with_keeper = with_keeper
-        asyncio.get_running_loop().call_later(LEAVE_S, self._leaving.set)
+        self._loop.call_soon_threadsafe(self._loop.call_later, LEAVE_S, self._leaving.set)
 
     async def run(self) -> None:
         """Serve until told to leave."""
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leaving.set)
-        await self.supervisor.start()
-        api = Api(self.supervisor, Control(self.info, self.leave))
+            self._loop.add_signal_handler(number, self._leaving.set)
+        self.supervisor = await self.works.call(_supervise(self.workdir))
+        api = Api(self.supervisor, self.works, Control(self.info, self.leave))
         self.doors.open({name: api.app(read_only=read_only) for name, read_only in SOCKETS.items()})
-        tell = partial(self.supervisor.board.note, "agent")
+        tell = partial(self.works.soon, self.supervisor.board.note, "agent")
         keeping = [asyncio.create_task(work) for work in (self._keep_keeper(), self.doors.keep(tell))]
         tell(f"agent {os.getpid()} of release {self.release} is there")
         await self._leaving.wait()
@@ -79,7 +84,10 @@ class Agent:
         self.supervisor.board.close_streams()
         await asyncio.gather(*keeping, return_exceptions=True)
         await self.doors.close()
-        await self.supervisor.close()
+        try:
+            await asyncio.wait_for(self.works.call(self.supervisor.close()), CLOSE_S)
+        except TimeoutError:
+            log.warning("the disk does not answer; leaving all the same, the next agent reads it from there")
 
     async def _keep_keeper(self) -> None:
         """Start the keeper again whenever it has died."""
@@ -103,6 +111,12 @@ class Agent:
                 log.warning("the keeper does not stay; see keeper.log")
                 root = "" if root else paths.own_root()  # the current release may be broken
                 await asyncio.sleep(KEEPER_GAP_S)
+
+
+async def _supervise(workdir: Path) -> Supervisor:
+    supervisor = Supervisor(workdir)
+    await supervisor.start()
+    return supervisor
 
 
 def main(workdir: Path, runtime: Path, lock: int) -> int:

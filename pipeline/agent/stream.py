@@ -7,13 +7,14 @@ that takes nothing for ten seconds is cut off; it comes back with its number.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from pipeline.agent.board import Board
-from pipeline.protocol import BEAT_S, StreamLine
+from pipeline.protocol import BEAT_S, Event, StreamLine
 
 BLOCK_EVENTS: Final = 200
 SEND_S: Final = 10.0
@@ -23,13 +24,17 @@ BEAT_GAP_S: Final = 0.05
 ABORT: Final = "draftdeck.abort"
 """The scope's key of what ends its connection at once."""
 
+Older = Callable[[int, int], Awaitable[Sequence[Event]]]
+"""Gives events that are not in memory any more: after a number, and how many at most."""
+
 
 class EventStream:
     """An ASGI response that goes on until its reader leaves."""
 
-    def __init__(self, board: Board, since: int) -> None:
+    def __init__(self, board: Board, since: int, older: Older) -> None:
         self._board = board
         self._since = since
+        self._older = older
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
@@ -65,8 +70,10 @@ class EventStream:
             self._board.unlisten(changed)
 
     async def _events(self, send: Send) -> None:
-        while self._since < self._board.store.seq:
-            events = self._board.events_after(self._since, BLOCK_EVENTS)
+        while self._since < self._board.shown.seq:
+            events: Sequence[Event] | None = self._board.shown.after(self._since, BLOCK_EVENTS)
+            if events is None:
+                events = await self._older(self._since, BLOCK_EVENTS)
             if not events:
                 return
             lines = b"".join(msgspec.json.encode(StreamLine(event=event)) + b"\n" for event in events)
