@@ -149,8 +149,6 @@ class Board:
             with self.store.transaction():
                 self.events.extend(self.store.add_event(event) for event in untold)
                 yield
-            self.shown = self._show()
-            self.announce()
         except BaseException:
             self._untold = untold + self._untold
             self.plan, self.jobs = plan, jobs
@@ -161,6 +159,8 @@ class Board:
             raise
         finally:
             self._changing_since = None
+        self.shown = self._show()
+        self.announce()
 
     def _show(self) -> Shown:
         return Shown(self.store.seq, self.plan, self.statuses(), tuple(self.events))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from pipeline.agent.attempt_files import figure, read
+
 PEAKS = ("memory.max_usage_in_bytes", "memory.peak")
 COUNTERS = ("memory.oom_control", "memory.events")
 HELD = ((b"total_rss", b"total_shmem"), (b"anon", b"shmem"))
@@ -44,7 +46,7 @@ def remove(folder: str) -> None:
 
 def members(folder: str) -> tuple[int, ...]:
     """Pids of its processes, those of cgroups that the job made in it left out; none where there is no such cgroup."""
-    return tuple(int(pid) for pid in _read(_first(folder, ("cgroup.procs",))).split())
+    return tuple(int(pid) for pid in read(_first(folder, ("cgroup.procs",))).split())
 
 
 def counter(folder: str) -> str:
@@ -54,33 +56,19 @@ def counter(folder: str) -> str:
 
 def peak(folder: str) -> int | None:
     """The most bytes it was charged with at one time. The page cache of what it read and wrote counts as well."""
-    text = _read(_first(folder, PEAKS)).strip()
+    text = read(_first(folder, PEAKS)).strip()
     return int(text) if text.isdigit() else None
 
 
 def held(folder: str) -> int | None:
     """Bytes of anonymous and shared memory its processes hold now; None where that cannot be read."""
-    figures = dict(line.split(None, 1) for line in _read(_first(folder, ("memory.stat",))).splitlines())
+    table = read(f"{folder}/memory.stat") if folder else b""
     for names in HELD:
-        if names[0] in figures:
-            return sum(int(figures.get(name, 0)) for name in names)
+        if (anon := figure(table, names[0])) is not None:
+            return anon + (figure(table, names[1]) or 0)
     return None
 
 
 def _first(folder: str, names: tuple[str, ...]) -> str:
     paths = (os.path.join(folder, name) for name in names)
     return next((path for path in paths if folder and os.path.exists(path)), "")
-
-
-def _read(path: str) -> bytes:
-    # Plain calls: the agent asks this of every job at every look.
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(handle, 1 << 16)
-    except OSError:
-        return b""
-    finally:
-        os.close(handle)

@@ -21,10 +21,9 @@ _STATUS_FROM: Final = 32 << 20
 
 
 class Proc(NamedTuple):
-    """One process. Memory in bytes. (A named tuple: a thousand of them are made every second.)
+    """One process. (A named tuple: a thousand of them are made every second.)
 
     ``cpu_s`` counts children that were waited for as well: the sum over a tree does not fall when one of them ends.
-    ``shm`` is shared memory (tmpfs, System V, multiprocessing), which every process that maps it counts in full.
     """
 
     pid: int
@@ -32,9 +31,6 @@ class Proc(NamedTuple):
     ppid: int
     state: str  # R, S, D, Z, …
     cpu_s: float
-    rss: int
-    rss_anon: int
-    shm: int
 
     @property
     def dead(self) -> bool:
@@ -42,12 +38,21 @@ class Proc(NamedTuple):
         return self.state in "ZX"
 
 
+class Memory(NamedTuple):
+    """What a process holds, in bytes.
+
+    ``shm`` is shared memory (tmpfs, System V, multiprocessing), which every process that maps it counts in full.
+    """
+
+    anon: int
+    shm: int
+
+
 @dataclass(frozen=True)
 class TreeUse:
-    """What the processes of a tree use together. ``memory`` is Σ RssAnon, and shared memory once."""
+    """What the processes of a tree use together."""
 
     cpu_s: float
-    memory: int
     processes: int
 
 
@@ -84,13 +89,18 @@ class Table:
 
 
 def tree_use(procs: Iterable[Proc]) -> TreeUse:
-    """Sum up a tree. Of shared memory the largest share of one process counts: workers map what their parent made."""
+    """Sum up a tree."""
     procs = tuple(procs)
-    return TreeUse(
-        cpu_s=sum(proc.cpu_s for proc in procs),
-        memory=sum(proc.rss_anon for proc in procs) + max((proc.shm for proc in procs), default=0),
-        processes=len(procs),
-    )
+    return TreeUse(sum(proc.cpu_s for proc in procs), len(procs))
+
+
+def tree_memory(procs: Iterable[Proc]) -> int:
+    """Bytes a tree holds: Σ RssAnon, and shared memory once. Reads a file of each process.
+
+    Of shared memory the largest share of one process counts: workers map what their parent made.
+    """
+    held = [memory(proc.pid) for proc in procs]
+    return sum(one.anon for one in held) + max((one.shm for one in held), default=0)
 
 
 def snapshot() -> Table:
@@ -103,32 +113,33 @@ def snapshot() -> Table:
 def read_proc(pid: int) -> Proc | None:
     """One process, or None if there is none or it cannot be read."""
     stat = _read(f"/proc/{pid}/stat")
-    found = parse_stat(stat) if stat else None
-    if found is None or not found.rss:
-        return found  # a zombie or a kernel thread has no memory to ask for
+    return parse_stat(stat) if stat else None
+
+
+def memory(pid: int) -> Memory:
+    """What a process holds; nothing of one that has ended."""
     pages = _read(f"/proc/{pid}/statm").split(None, 3)
     if len(pages) < 3:
-        return found
+        return Memory(0, 0)
     rss, shared = int(pages[1]) * PAGE, int(pages[2]) * PAGE
     shm = parse_shm(_read(f"/proc/{pid}/status")) if shared >= _STATUS_FROM else 0
-    return found._replace(rss=rss, rss_anon=max(0, rss - shared), shm=shm)
+    return Memory(max(0, rss - shared), shm)
 
 
 def parse_stat(line: bytes) -> Proc | None:
-    """Read /proc/PID/stat; of memory it knows the resident total only. None for a line that is not one.
+    """Read /proc/PID/stat. None for a line that is not one.
 
     The name stands in parentheses and may hold spaces, parentheses and newlines: fields count from the last ``)``.
     """
     try:
         pid = int(line[: line.index(b"(")])
-        fields = line[line.rindex(b")") + 1 :].split(None, 22)
+        fields = line[line.rindex(b")") + 1 :].split(None, 20)
         state = fields[0].decode("ascii")
         # A process whose main thread has ended, while others run on, says Z too.
         if state == "Z" and int(fields[17]) > 1:
             state = "S"
         ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
-        rss = int(fields[21]) * PAGE
-        return Proc(pid, int(fields[19]), int(fields[1]), state, ticks / TICKS, rss, rss, 0)
+        return Proc(pid, int(fields[19]), int(fields[1]), state, ticks / TICKS)
     except (ValueError, IndexError):
         return None
 

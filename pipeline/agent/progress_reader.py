@@ -46,6 +46,9 @@ class ProgressTail:
     def poll(self) -> bool:
         """Read new lines; True if progress or result changed. A file that is absent or cannot be read says nothing."""
         try:
+            status = self._path.stat()
+            if (status.st_ino, status.st_size) == (self._inode, self._offset):
+                return False
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._offset:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -59,11 +60,11 @@ class Run:
         """Why the agent itself ends it; "" where it does not."""
         return self.condemned or self.unhealthy
 
-    @property
+    @cached_property
     def log(self) -> Path:
         return self.folder / "log"
 
-    @property
+    @cached_property
     def progress(self) -> Path:
         return self.folder / "progress.jsonl"
 

@@ -25,6 +25,7 @@ from pipeline.protocol import HostSample, JobSample, Progress, Result
 Answer = TypeVar("Answer")
 LOG_TAIL: Final = 64 * 1024
 KILLS_KEPT: Final = 120  # readings, one a second
+MACHINE_KILLS: Final = "/proc/vmstat"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class _Tracker:
         self.tail = ProgressTail(run.progress)
         self.index = logs.LogIndexer(run.log, run.folder / "log.idx")
         self.cpu: tuple[float, float] | None = None
+        self._said: tuple[int, str] = (0, "")  # the log's size, and its last line then
+        self._log = run.log
+
+    def said(self) -> tuple[int, str]:
+        """The size of the log, and its last line; read only when it has grown."""
+        try:
+            size = self._log.stat().st_size
+        except OSError:
+            size = 0
+        if size != self._said[0]:
+            self._said = size, logs.last_line(self._log) if size else ""
+        return self._said
 
 
 class Senses:
@@ -68,6 +81,7 @@ class Senses:
         self._trackers: dict[str, _Tracker] = {}
         self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings
         self._began = time.monotonic()
+        self._machine_kills: tuple[int | None, int | None] = (None, None)  # at the last two ticks
         self._kills_in_jobs = 0  # of the kernel's kills, those counted in jobs' own cgroups only
 
     def close(self) -> None:
@@ -99,11 +113,22 @@ class Senses:
             self._tracker(run).index.tick()
         for counter in self._kills.keys() - {run.oom_counter for run in runs}:
             del self._kills[counter]
+        quiet = self._nothing_killed()
         for run in {run.oom_counter: run for run in runs if run.oom_counter}.values():
-            count = oom_kills(run.oom_counter)
+            known = self._kills.get(run.oom_counter)
+            count = known[-1][1] if known and quiet else oom_kills(run.oom_counter)
             if count is not None and (more := self.count_kills(run, count)):
                 found.append((run, more))
         return found
+
+    def _nothing_killed(self) -> bool:
+        """Whether the kernel killed nothing on the whole machine lately: then no counter of a job has moved.
+
+        It counts for the machine first: a counter may move just after it was read, so they are read once more.
+        """
+        kills = oom_kills(MACHINE_KILLS)
+        before, self._machine_kills = self._machine_kills, (self._machine_kills[1], kills)
+        return kills is not None and before == (kills, kills)
 
     def count_kills(self, run: Run, count: int) -> int:
         """Note a reading of the run's counter; by how much it moved, where that is the job's own."""
@@ -140,23 +165,20 @@ class Senses:
             tree = table.those(job_cgroup.members(run.cgroup)) or table.tree(run.main.pid, run.main.start)
         use = procs.tree_use(tree)
         held = job_cgroup.held(run.cgroup)
+        log_bytes, last_line = tracker.said()
         percent = None
         if tracker.cpu is not None and now > tracker.cpu[1]:
             percent = max(0.0, 100 * (use.cpu_s - tracker.cpu[0]) / (now - tracker.cpu[1]))
         tracker.cpu = (use.cpu_s, now)
-        try:
-            size = run.log.stat().st_size
-        except OSError:
-            size = 0
         sample = JobSample(
             cpu_percent=percent,
-            memory=use.memory if held is None else held,
+            memory=procs.tree_memory(tree) if held is None else held,
             processes=use.processes,
             progress=tracker.tail.progress,
             rate=tracker.tail.rate,
             eta=tracker.tail.eta,
-            last_line=logs.last_line(run.log) if size else "",
-            log_bytes=size,
+            last_line=last_line,
+            log_bytes=log_bytes,
         )
         return Seen(sample, tracker.tail.quiet_s, tracker.tail.advanced)
 
