@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,13 @@ def waiting(workdir: Path) -> list[Process]:
     """The shims that wait for an attempt of this work directory."""
     found = []
     for pid in survivors(workdir):
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        process = identify(pid)
-        # One that has an attempt works in the attempt's folder.
-        taken = Path(f"/proc/{pid}/cwd").readlink().is_relative_to(workdir / "jobs")
-        if handover.SPARE.encode() in argv and process is not None and not taken:
-            found.append(process)
+        with contextlib.suppress(OSError):  # it has just ended
+            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            process = identify(pid)
+            # One that has an attempt works in the attempt's folder.
+            taken = Path(f"/proc/{pid}/cwd").readlink().is_relative_to(workdir / "jobs")
+            if handover.SPARE.encode() in argv and process is not None and not taken:
+                found.append(process)
     return found
 
 
@@ -52,7 +55,10 @@ def proc(process: Process, name: str) -> bytes:
 
 
 def blocked_in_read(pid: int) -> bool:
-    call = Path(f"/proc/{pid}/syscall").read_text().split()
+    try:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()
+    except OSError:
+        return False
     return call[0] in ("0", "63") and call[1] == "0x0"  # read, on x86 and on ARM
 
 
@@ -182,19 +188,21 @@ async def test_the_agent_killed_around_a_start_starts_nothing_twice(agent: Rig) 
     always = RestartPolicy(when="always", limit=1000, healthy_s=0.0)
     await agent.apply(shell("a", "echo $$; exec sleep 1000", restart=always))
     await agent.reach("a", S.RUNNING)
+    await until(lambda: running(agent.workdir))
     for turn in range(6):
-        status = await agent.reach("a", S.RUNNING, within=30)
         await one_waits(agent.workdir)
+        (before,) = running(agent.workdir)
         old = agent.holder("agent")
-        assert old is not None and status.pid is not None
-        os.kill(status.pid, signal.SIGKILL)
+        assert old is not None
+        os.kill(before, signal.SIGKILL)
         await asyncio.sleep(0.004 * turn)
         send(old, signal.SIGKILL)
         await agent.replaced("agent", old, within=20)
         await agent.start()
-        # Whoever of the two agents has started it, one process of it runs, in an attempt after the one that died.
-        status = await agent.reach("a", S.RUNNING, within=30)
-        assert len(running(agent.workdir)) == 1
+        # Whoever of the two agents has started it: one process of it runs, and the agent knows which.
+        await until(lambda before=before: running(agent.workdir) not in ([], [before]))  # type: ignore[misc]
+        (after,) = running(agent.workdir)
+        await until(partial(known, agent, after), within=30)
     ran = [path.read_text() for path in agent.workdir.glob("jobs/a/*/log")]
     assert all(text.count("\n") == 1 for text in ran)
     attempts = [int(folder.name) for folder in agent.workdir.glob("jobs/a/*")]
@@ -205,8 +213,18 @@ async def test_the_agent_killed_around_a_start_starts_nothing_twice(agent: Rig) 
         assert (record is not None and record.signal == signal.SIGKILL) is (claim.owner == "shim")
 
 
+async def known(agent: Rig, pid: int) -> bool:
+    status = await agent.status("a")
+    return (status.state, status.pid) == (S.RUNNING, pid)
+
+
 def running(workdir: Path) -> list[int]:
-    return [pid for pid in survivors(workdir) if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x001000\x00"]
+    found = []
+    for pid in survivors(workdir):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x001000\x00":
+                found.append(pid)
+    return found
 
 
 async def test_a_spare_ends_with_its_agent(agent: Rig) -> None:
