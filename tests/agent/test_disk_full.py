@@ -19,6 +19,7 @@ from pipeline.agent.attempt_files import reserve, write_exit
 from pipeline.agent.ballast import Ballast
 from pipeline.agent.board import Board
 from pipeline.agent.identity import send
+from pipeline.agent.loop_thread import LoopThread
 from pipeline.agent.records import read_exit
 from pipeline.agent.senses import Senses
 from pipeline.agent.store import Store
@@ -199,12 +200,21 @@ async def test_what_is_asked_for_and_cannot_be_journaled_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(store, "SPACE", 0)
     with tmpfs(tmp_path / "disk", 32 * MIB) as disk:
-        supervisor = Supervisor(disk)
-        app = Api(supervisor, Control(lambda: None, lambda _: None)).app(read_only=False)  # type: ignore[arg-type,return-value]
-        fill(disk)
-        with pytest.raises(sqlite3.OperationalError):
+        works = LoopThread("supervisor")
+
+        async def made() -> Supervisor:
+            return Supervisor(disk)
+
+        supervisor = await works.call(made())
+
+        async def tell_much() -> None:
             for _ in range(100):
                 supervisor.board.tell("host", "x" * 5000)
+
+        app = Api(supervisor, works, Control(lambda: None, lambda _: None)).app(read_only=False)  # type: ignore[arg-type,return-value]
+        fill(disk)
+        with pytest.raises(sqlite3.OperationalError):
+            await works.call(tell_much())
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
             body = msgspec.json.encode(ActionRequest("tester", "1"))
             answer = await client.post("/v1/restart-crashed", content=body)
@@ -214,7 +224,7 @@ async def test_what_is_asked_for_and_cannot_be_journaled_is_refused_in_words(
             said
             == "nothing was done, the journal cannot be written: database or disk is full; free space and try again"
         )
-        await supervisor.close()
+        await works.call(supervisor.close())
 
 
 # --- The whole agent -------------------------------------------------------------------------------------------------
