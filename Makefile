@@ -37,11 +37,12 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-# The tests talk to a real OpenSSH server and drive the console in a real terminal.
+# The tests talk to a real OpenSSH server, drive the console in a real terminal, and set the clock of real agents.
 system-packages:
 	@missing=""; \
 	test -x /usr/sbin/sshd || missing="$$missing openssh-server"; \
 	command -v tmux >/dev/null || missing="$$missing tmux"; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Draftdeck: installing$$missing"; \

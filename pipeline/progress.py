@@ -63,6 +63,7 @@ class Reporter:
             figures=dict(figures or {}),
             note=note,
             eta=eta,
+            monotonic=now,
         )
         if self._path is None or phase != self._logged_phase or now >= self._log_next:
             self._logged_phase, self._log_next = phase, now + LOG_INTERVAL_S

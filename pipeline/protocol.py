@@ -260,6 +260,7 @@ class Progress:
     figures: dict[str, float] = field(default_factory=dict)
     note: str = ""
     eta: Eta | None = None
+    monotonic: float | None = None  # as ``at``, by the clock that nobody sets: rates are taken from it
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -102,11 +103,13 @@ def _beat(snapshot: Snapshot, beat: Beat, now: float) -> Snapshot:
         if FIGURE not in progress.figures:
             continue
         seen = history.get((name, FIGURE), History(name, FIGURE, (), ()))
-        if not seen.at or progress.at > seen.at[-1]:
+        if not seen.at or progress.at != seen.at[-1]:
+            # Where the host's clock was set back, what the old one dated later has no place in the curve.
+            first, end = max(0, len(seen.at) - POINTS_KEPT + 1), bisect.bisect_left(seen.at, progress.at)
             history[name, FIGURE] = History(
                 name,
                 FIGURE,
-                (*seen.at[-POINTS_KEPT + 1 :], progress.at),
-                (*seen.values[-POINTS_KEPT + 1 :], progress.figures[FIGURE]),
+                (*seen.at[first:end], progress.at),
+                (*seen.values[first:end], progress.figures[FIGURE]),
             )
     return replace(snapshot, received=now, at=beat.at, beat=beat, history=history, reported=reported)

@@ -34,10 +34,14 @@ class LogIndexer:
         self._failed = False
         self._size = self._last_recorded()
 
-    def tick(self) -> None:
-        """Note the log's size if it changed and a second has passed. A full disk costs the index, nothing else."""
+    def tick(self, *, last: bool = False) -> None:
+        """Note the log's size if it changed and a second has passed, or it is the ``last`` time.
+
+        A full disk costs the index, nothing else. The time is the clock's of that moment: one that is set meanwhile
+        changes what later bytes are dated, not what was written before.
+        """
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next and not last:
             return
         try:
             size = self._log_path.stat().st_size

@@ -19,7 +19,7 @@ LINE_LIMIT: Final = 1 << 18
 """A longer line is not ours: it is skipped."""
 
 WINDOW_S: Final = 120.0
-"""The rate is that of the newest so many seconds, by the job's own clock."""
+"""The rate is that of the newest so many seconds, by the monotonic clock where the job gives it, else by its own."""
 
 SLICES: Final = 8
 QUIET_AFTER_S: Final = 10.0
@@ -163,13 +163,14 @@ class ProgressTail:
         old, points = self.progress, self._points
         if old is not None and (old.phase != new.phase or old.unit != new.unit or new.done < old.done):
             points.clear()
-        if points and new.at <= points[-1][0]:  # the clock was set back
-            if new.at < points[-1][0]:
+        at = new.at if new.monotonic is None else new.monotonic
+        if points and at <= points[-1][0]:  # the clock was set back, or began anew with the machine
+            if at < points[-1][0]:
                 points.clear()
             else:
                 points.pop()
-        points.append((new.at, new.done))
-        while len(points) > 2 and new.at - points[0][0] > WINDOW_S:
+        points.append((at, new.done))
+        while len(points) > 2 and at - points[0][0] > WINDOW_S:
             points.popleft()
 
 

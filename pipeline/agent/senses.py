@@ -149,7 +149,7 @@ class Senses:
         """What is to be read of an attempt that has ended."""
         tracker = self._tracker(run)
         tracker.tail.poll()
-        tracker.index.tick()
+        tracker.index.tick(last=True)
         self._trackers.pop(run.job, None)
         end = logs.page(run.log, -LOG_TAIL, LOG_TAIL)
         return Remains(end.data, end.size, tracker.tail.progress, tracker.tail.result)

@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY
 REQUESTS_KEPT: Final = 10_000
 RECENT_S: Final = 2 * 3600.0
 HISTORY_S: Final = 60 * 86400.0
+EACH_SERIES: Final = "series IN (SELECT id FROM series)"
+"""Lets a range of times be found by the primary key, without reading every row."""
 
 
 SPACE: Final = 4 << 20
@@ -197,14 +199,22 @@ class Figures:
         self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
         self._minute: dict[int, list[float]] = {}
         self._minute_began: float | None = None
+        newest = "SELECT max((SELECT max(at) FROM recent WHERE series = id)) FROM series"
+        self._newest: float = self._db.execute(newest).fetchone()[0] or 0.0
 
     def close(self) -> None:
         self._db.close()
 
     def add(self, at: float, values: Mapping[tuple[str, str], float]) -> None:
-        """Write one value of each figure, all at wall time ``at``."""
+        """Write one value of each figure, all at wall time ``at``.
+
+        What an earlier clock has dated later than that is removed: the newest value must be the last one.
+        """
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            if at < self._newest:
+                for table in ("recent", "history"):
+                    self._db.execute(f"DELETE FROM {table} WHERE {EACH_SERIES} AND at > ?", (at,))  # noqa: S608
             rows = [(self._number(*key), at, value) for key, value in values.items()]
             self._db.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?, ?)", rows)
             for number, _, value in rows:
@@ -214,10 +224,12 @@ class Figures:
             elif not 0 <= at - self._minute_began < 60:
                 means = [(number, at, sum(found) / len(found)) for number, found in self._minute.items()]
                 self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", means)
-                self._db.execute("DELETE FROM recent WHERE at < ?", (at - RECENT_S,))
-                self._db.execute("DELETE FROM history WHERE at < ?", (at - HISTORY_S,))
+                for table, kept_s in (("recent", RECENT_S), ("history", HISTORY_S)):
+                    old = f"DELETE FROM {table} WHERE {EACH_SERIES} AND at < ?"  # noqa: S608
+                    self._db.execute(old, (at - kept_s,))
                 self._minute, self._minute_began = {}, at
             self._db.execute("COMMIT")
+            self._newest = at
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")

@@ -158,6 +158,18 @@ def test_the_rate_is_by_the_jobs_own_clock_over_a_window(path: Path) -> None:
     assert eta.basis == "rate of the last 120 s"
 
 
+def test_a_clock_that_is_set_changes_no_rate(path: Path) -> None:
+    tail = ProgressTail(path)
+    wall = 5000.0
+    for second in range(100):
+        wall += 1 + {40: 3600, 60: -7200}.get(second, 0)
+        _append(path, _line(wall, 10.0 * second, total=2000, monotonic=float(second)))
+        tail.poll()
+        if second >= 2:
+            assert tail.rate == pytest.approx(10.0) and tail.eta is not None
+            assert tail.eta.seconds == pytest.approx((2000 - 10 * second) / 10)
+
+
 def test_an_unsteady_rate_has_a_wider_interval(path: Path) -> None:
     steady = _followed(path, [(float(at), 10.0 * at) for at in range(60)], total=10_000).eta
     path.unlink()

@@ -81,6 +81,27 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path)
         store.close()
 
 
+def test_a_clock_that_was_set_back_leaves_the_newest_value_last(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    Store(path).close()
+    figures = Figures(path)
+    for number in range(100):
+        figures.add(10_000.0 + 5 * number, {("a", "memory"): 1.0, ("b", "memory"): 2.0})
+    figures.add(10_000.0 - 3600, {("a", "memory"): 7.0})
+    assert figures.last("a", "memory") == 7.0
+    figures.add(10_000.0 - 3595, {("a", "memory"): 8.0})
+    assert figures.query("a", "memory", 50) == ((6400.0, 6405.0), (7.0, 8.0))
+    figures.close()
+    # And while there was no agent.
+    figures = Figures(path)
+    figures.add(3000.0, {("a", "memory"): 9.0})
+    assert figures.last("a", "memory") == 9.0 and figures.query("a", "memory", 50) == ((3000.0,), (9.0,))
+    # Set forth, the old values stay where they were.
+    figures.add(6600.0, {("a", "memory"): 10.0})
+    assert figures.query("a", "memory", 50) == ((3000.0, 6600.0), (9.0, 10.0))
+    figures.close()
+
+
 def test_history_is_thinned_and_keeps_its_order(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Store(path).close()

@@ -106,6 +106,16 @@ def test_beats_extend_the_curve_and_never_without_bound() -> None:
     assert len(history.values) == len(history.at) == 2000
 
 
+def test_a_clock_that_was_set_back_does_not_stop_the_curve() -> None:
+    snapshot = scenario.empty_run(0.0)
+    for at in (5000.0, 5002.0, 5004.0, 4000.0, 4002.0):
+        progress = Progress(at, "answers", figures={"tok_s": at / 10})
+        beat = Beat(at, 6, None, {"generate": JobSample(progress=progress)})
+        snapshot = fold(snapshot, StreamLine(beat=beat), 1.0)
+    history = snapshot.history["generate", "tok_s"]
+    assert (history.at, history.values) == ((4000.0, 4002.0), (400.0, 400.2))
+
+
 def test_a_job_that_left_the_plan_is_still_shown() -> None:
     snapshot = fold(scenario.live(0.0), event(7, "prep:old", JobState.STOPPING), 1.0)
     assert snapshot.jobs[-1].name == "prep:old"
