@@ -9,6 +9,7 @@ from typing import Final
 from pipeline.agent import admission
 from pipeline.agent.board import Board, Job
 from pipeline.agent.evidence import in_time
+from pipeline.agent.full_disks import for_room
 from pipeline.agent.gpu_wait import LONG_S
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.run import Run
@@ -39,13 +40,21 @@ def admit(board: Board, ready: list[Job], gpus: GpuWatch) -> dict[str, str]:
     """By job: "" where it may start now, else why not, in words."""
     if board.host is None:
         return {job.spec.name: "the host has not been looked at yet" for job in ready}
-    waits = {job.spec.name: _gpus_held(board, job, gpus) for job in ready}
+    waits = {job.spec.name: _disk_full(board, job) or _gpus_held(board, job, gpus) for job in ready}
     demands = [
         admission.Demand(job.spec.name, memory_of(job), job.spec.resources.gpus)
         for job in ready
         if not waits[job.spec.name]
     ]
     return {**waits, **admission.decide(demands, _holdings(board), board.host, _reserve(board))}
+
+
+def _disk_full(board: Board, job: Job) -> str:
+    """Why a job that ended on a full disk waits, "" where it does not, or is to start all the same."""
+    if job.disk is None or job.forced:
+        return ""
+    job.held = for_room(job.disk, board.spaces.get(job.disk.path))
+    return job.held
 
 
 def _gpus_held(board: Board, job: Job, gpus: GpuWatch) -> str:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pipeline.agent.disks import Space
+from pipeline.agent.full_disks import DiskNeed
 from pipeline.agent.gpu_wait import Ledger
 from pipeline.agent.run import Run
 from pipeline.agent.store import JobRecord, Store
@@ -47,12 +49,13 @@ class Job:
     restarts: tuple[float, ...] = ()
     need: int | None = None
     due: float = 0.0  # monotonic; when a job in backoff starts again
+    disk: DiskNeed | None = None  # what must be free before it starts
     run: Run | None = None
     sample: JobSample = field(default_factory=JobSample)
     server: ServerSample | None = None
     server_at: float = 0.0  # monotonic; when the server was last looked at
     removed: bool = False
-    held: str = ""  # GPU memory it waits for, in words
+    held: str = ""  # GPU memory or disk space it waits for, in words
     held_since: float = 0.0  # monotonic
     forced: str = ""  # who asked that it starts all the same
     told_at: float = 0.0  # monotonic; of the newest event
@@ -102,6 +105,7 @@ class Board:
         self.events: deque[Event] = deque(store.events(max(0, store.seq - EVENTS_KEPT), EVENTS_KEPT), EVENTS_KEPT)
         self.closing = False
         self.deaths: deque[Death] = deque(maxlen=200)
+        self.spaces: dict[str, Space] = {}  # by path: what was last found free there
         self.remarks: dict[str, str] = {}  # what goes wrong beside the jobs, shown with the host's own remarks
         self.gpus = Ledger(store)
         self.looked_at = 0.0  # monotonic; when the jobs were last looked at
@@ -129,7 +133,8 @@ class Board:
                 continue
             spec = specs.get(name) or JobSpec(name, "", ())
             restarts, due = (record.restarts, record.due) if record.boot == self.boot else ((), 0.0)
-            job = Job(spec, record.status, record.wanted, restarts, record.need, due, removed=name not in specs)
+            job = Job(spec, record.status, record.wanted, restarts, record.need, due, record.disk)
+            job.removed = name not in specs
             self.jobs[name] = job
 
     # --- changes ---
@@ -183,7 +188,7 @@ class Board:
     def save(self, job: Job) -> None:
         """Journal a job without an event."""
         run = job.run
-        record = JobRecord(job.status, job.wanted, job.restarts, job.due, self.boot, job.need)
+        record = JobRecord(job.status, job.wanted, job.restarts, job.due, self.boot, job.need, job.disk)
         if run is not None:
             record = replace(
                 record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned,

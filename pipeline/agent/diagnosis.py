@@ -107,7 +107,7 @@ def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
 
 
 def _not_executed(evidence: Evidence, _log: LogEnd) -> Verdict | None:
-    if not evidence.error:
+    if not evidence.error or evidence.enospc:
         return None
     advice = "check the program's path, the Python and the work directory in the config"
     return _failed("not-started", evidence.error, (evidence.ending,), advice)
@@ -182,8 +182,16 @@ def _gpu(blame: str) -> Rule:
 def _disk_full(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.enospc:
         return None
-    advice = "free space (old attempts, hidden states, caches), then restart: it resumes"
-    return _failed("disk-full", "disk full", _facts(evidence, log), advice)
+    return _failed("disk-full", "disk full", (evidence.error, evidence.filled, *_facts(evidence, log)), _FREE)
+
+
+def _brim(evidence: Evidence, log: LogEnd) -> Verdict | None:
+    """A job that failed without a word while nothing could be written to its disk."""
+    if not evidence.filled or not evidence.exit_code:
+        return None
+    if log.tracebacks and log.tracebacks[-1].error in log.lines[-_LAST_WORDS:]:
+        return None  # its last words could be written: they tell
+    return _failed("disk-full", "probably disk full", (evidence.filled, *_facts(evidence, log)), _FREE)
 
 
 def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -265,10 +273,14 @@ def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
 RULES: Final[tuple[Rule, ...]] = (
     _complete, _stopped, _container_restarted, _wrong_server, _unhealthy, _shim_lost, _not_executed, _empty,
     _exit_zero, _oom, _gpu("first"), _disk_full, _child_of_server, _watchdog, _killed, _said_why, _known_error,
-    _gpu("last"), _crash, _traceback, _unknown,
+    _gpu("last"), _crash, _brim, _traceback, _unknown,
 )  # fmt: skip
 
+_LAST_WORDS: Final = 15
+"""Lines that an exception and its message take at most."""
+
 _LOOK: Final = "read the end of its log; restart it to see whether it happens again"
+_FREE: Final = "free space (old attempts, hidden states, caches): it starts again when there is room, and resumes"
 _RESUME: Final = "restart it: what is done is kept"
 _UNHANG: Final = "look at the stacks dumped in its log; fewer requests at once, or a longer watchdog-timeout"
 _HUNG: Final = r"(?i)watchdog timeout"

@@ -70,13 +70,17 @@ class Disk:
     @property
     def trouble(self) -> str:
         """Why the figures are old or missing, "" where they are neither."""
-        if self._thread is not None and self._thread.is_alive():
-            silent = time.monotonic() - self._asked
-            if silent < HUNG_S:
-                return ""
-            kept = "; its figures are from before" if self.space is not None else ""
-            return f"the disk of {self.path} has not answered for {silent:.0f} s{kept}"
-        return self._trouble
+        if self._thread is None or not self._thread.is_alive():
+            return self._trouble
+        if not self.silent:
+            return ""
+        kept = "; its figures are from before" if self.space is not None else ""
+        return f"the disk of {self.path} has not answered for {time.monotonic() - self._asked:.0f} s{kept}"
+
+    @property
+    def silent(self) -> bool:
+        """Whether a question has waited long for its answer."""
+        return self._thread is not None and self._thread.is_alive() and time.monotonic() - self._asked > HUNG_S
 
     def least(self) -> Space | None:
         """The answer of the last seconds with the least free space."""
@@ -108,6 +112,32 @@ class Disk:
             now = time.monotonic()
             self._lately.append((now, answer))
             self.rate.add(now, answer.free)
+
+
+class Disks:
+    """The file systems that are looked at, by a path in each. ``work`` is the work directory's."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.work = Disk(workdir)
+        self._others: dict[Path, Disk] = {}
+
+    def of(self, path: Path) -> Disk:
+        """The one of a path, which is looked at from now on."""
+        return self.work if path == self.work.path else self._others.setdefault(path, Disk(path, made_later=True))
+
+    def look_at_others(self) -> None:
+        """Ask all but the work directory's."""
+        for disk in list(self._others.values()):
+            disk.look()
+
+    def remarks(self) -> tuple[str, ...]:
+        """Which of the others do not answer."""
+        return tuple(disk.trouble for disk in list(self._others.values()) if disk.silent)
+
+    def known(self) -> dict[str, Space]:
+        """By path: the newest answers."""
+        disks = (self.work, *dict(self._others).values())
+        return {str(disk.path): disk.space for disk in disks if disk.space is not None}
 
 
 class Rate:

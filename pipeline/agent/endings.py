@@ -14,6 +14,7 @@ from pipeline.agent.admitting import Lesson
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
+from pipeline.agent.full_disks import Filled, disks_of, fullest, need_after, says_so
 from pipeline.agent.gpu_faults import near
 from pipeline.agent.records import Exit, read_exit
 from pipeline.agent.run import Ending, Run
@@ -62,6 +63,7 @@ class Judgement:
     reason: str
     diagnosis: Diagnosis | None
     beside: frozenset[tuple[str, int]] = frozenset()  # job, attempt
+    filled: Filled | None = None  # the disk that was full, where it ended for want of space
 
 
 def judge(
@@ -103,6 +105,7 @@ def judge(
         cgroup_peak=record.cgroup_peak,
         error=record.error,
     )
+    evidence, filled = _with_disks(senses, run, left, evidence)
     beside: set[tuple[str, int]] = set()
     if evidence.oom_kills and not evidence.oom_own:
         beside = _killed_since(counted_at, run.oom_counter, deaths, others)
@@ -112,7 +115,19 @@ def judge(
     state, reason, diagnosis = diagnose(evidence)
     if diagnosis is None or diagnosis.cause != "probable-oom":
         beside = set()
-    return Judgement(left, state, ending.container or reason, diagnosis, frozenset(beside))
+    if diagnosis is None or diagnosis.cause != "disk-full":
+        filled = None
+    return Judgement(left, state, ending.container or reason, diagnosis, frozenset(beside), filled)
+
+
+def _with_disks(senses: Senses, run: Run, left: Remains, evidence: Evidence) -> tuple[Evidence, Filled | None]:
+    """The evidence with what the job's disks say, and the disk that was low."""
+    if evidence.exit_code == 0:
+        return evidence, None
+    filled = fullest(disks_of(senses.disks, run.folder, left.log_tail))
+    told, alone = says_so(left.log_tail, evidence.error, evidence.result.message if evidence.result else "")
+    words = filled.words if filled is not None and filled.brim else ""
+    return replace(evidence, enospc=alone or (told and filled is not None), filled=words), filled
 
 
 def _kills_before(senses: Senses, job: Job, run: Run, record: Exit) -> tuple[float, int | None]:
@@ -166,8 +181,11 @@ def _judged(job: Job) -> int:
     return job.status.attempt if job.run is None else job.status.attempt - 1
 
 
-def follow_up(board: Board, job: Job, run: Run, record: Exit, lesson: Lesson | None = None) -> float | None:
+def follow_up(
+    board: Board, job: Job, run: Run, record: Exit, lesson: Lesson | None = None, filled: Filled | None = None
+) -> float | None:
     """Give an ended job the state it goes on in; seconds until it starts again, None where it does not by itself."""
+    before, job.disk = job.disk, None
     if run.again and not job.removed:
         board.set(job, JobState.WAITING, "")
         return 0.0
@@ -175,6 +193,10 @@ def follow_up(board: Board, job: Job, run: Run, record: Exit, lesson: Lesson | N
         return None
     if lesson is not None and job.spec.restart.when != "never":
         return _with_more(board, job, lesson)
+    if filled is not None and job.spec.restart.when != "never":
+        job.disk = need_after(filled, before)
+        board.set(job, JobState.QUEUED, f"{job.status.reason}; waits until {in_words(job.disk.free)} are free")
+        return 0.0
     now = time.monotonic()
     ran_s = _ran_well_s(job, run, record)
     chance = random.random()  # noqa: S311 - spreads restarts, guards nothing

@@ -135,7 +135,7 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
     (
         "disk-full", "disk full",
         _says(r"No space left on device|\bErrno 28\b|Disk quota exceeded|\bErrno 122\b"),
-        "free space (old attempts, hidden states, caches), then restart: it resumes",
+        "free space (old attempts, hidden states, caches), then restart it where it has not: it resumes",
     ),
     (
         "cuda-oom", "CUDA out of memory",

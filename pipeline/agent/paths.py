@@ -8,7 +8,11 @@ import os
 import stat
 
 SOCKET_PATH_LIMIT = 107  # bytes that fit into a sockaddr_un
-NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "fuse")
+MOUNTS = "/proc/self/mounts"
+NETWORK_FILE_SYSTEMS = (
+    "nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "fuse", "fuseblk", "glusterfs", "gpfs", "lustre",
+    "virtiofs", "wekafs",
+)  # fmt: skip
 
 
 class UnsafeFolderError(Exception):
@@ -76,15 +80,24 @@ def on_network(path: str) -> bool:
 
 def file_system(path: str) -> str:
     """The kind of file system that a real path lies on: "ext4", "nfs4", "fuse.juicefs"."""
-    kind, longest = "", -1
-    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+    return _mount(path)[1]
+
+
+def mount_point(path: str) -> str:
+    """The folder that the file system of a real path is mounted at. It itself is not asked, for it may hang."""
+    return _mount(path)[0]
+
+
+def _mount(path: str) -> tuple[str, str]:
+    where, kind = "", ""
+    with open(MOUNTS, encoding="utf-8", errors="replace") as file:
         for line in file:
             _, point, found, *_ = line.split(" ")
             point = point.replace("\\040", " ")
             inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= longest:
-                kind, longest = found, len(point)
-    return kind
+            if inside and len(point) >= len(where):
+                where, kind = point, found
+    return where, kind
 
 
 def release_dir(workdir: str | os.PathLike[str], release: str) -> str:

@@ -13,7 +13,8 @@ from typing import Final, TypeVar
 
 from pipeline.agent import job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
-from pipeline.agent.disks import Disk
+from pipeline.agent.disks import Disks
+from pipeline.agent.full_disks import disks_of
 from pipeline.agent.gpus import GpuWatch
 from pipeline.agent.hoststats import HostSampler
 from pipeline.agent.identity import Process
@@ -75,8 +76,8 @@ class Senses:
     def __init__(self, workdir: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "senses")
         self.gpus = GpuWatch()
-        self.disk = Disk(workdir)
-        self._host = HostSampler(self.disk)
+        self.disks = Disks(workdir)
+        self._host = HostSampler(self.disks.work)
         self.log_caps = LogCaps()
         self._trackers: dict[str, _Tracker] = {}
         self._kills: dict[str, deque[tuple[float, int]]] = {}  # by counter: its newest readings
@@ -99,7 +100,8 @@ class Senses:
         seen = {run.job: self._look_at(run, table, now) for run in runs}
         for name in self._trackers.keys() - seen.keys():
             del self._trackers[name]
-        remarks = self.gpus.remarks() + self.log_caps.remarks
+        self.disks.look_at_others()
+        remarks = self.gpus.remarks() + self.log_caps.remarks + self.disks.remarks()
         return self._host.sample(self.gpus.latest(), remarks, self._kills_in_jobs), seen
 
     def tick(self, runs: tuple[Run, ...]) -> list[tuple[Run, int]]:
@@ -186,6 +188,7 @@ class Senses:
         tracker = self._trackers.get(run.job)
         if tracker is None or tracker.number != run.number:
             tracker = self._trackers[run.job] = _Tracker(run)
+            disks_of(self.disks, run.folder)  # they are looked at from now on
         return tracker
 
 

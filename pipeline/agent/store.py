@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from pipeline.agent import holes
+from pipeline.agent.full_disks import DiskNeed
 from pipeline.protocol import ActionReply, Attempt, Event, JobStatus, Plan
 
 Kind = TypeVar("Kind")
@@ -59,6 +60,7 @@ class JobRecord:
     due: float = 0.0  # monotonic; when a job in backoff starts again
     boot: str = ""  # the boot those times belong to
     need: int | None = None  # bytes admission sets aside, where more was learned than the plan says
+    disk: DiskNeed | None = None  # what must be free before it starts
     stop_by: str = ""  # who asked the running attempt to end
     again: bool = False  # and whether the job is to start anew then
     kill: bool = False  # and whether it is to end at once

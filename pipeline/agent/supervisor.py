@@ -314,6 +314,7 @@ class Supervisor:
             endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
         )
         left, state, reason, diagnosis = found.left, found.state, found.reason, found.diagnosis
+        self.board.spaces = self.senses.disks.known()
         if admitting.hungry(diagnosis):
             await watching.look(self.board, self.senses, but=run)
         ended_at = record.tree_empty[0]
@@ -332,7 +333,7 @@ class Supervisor:
                 job, state, reason, pid=None, ended_at=ended_at, exit_code=record.exit_code,
                 signal=record.signal, diagnosis=diagnosis, result=left.result,
             )  # fmt: skip
-            delay = endings.follow_up(self.board, job, run, record, lesson)
+            delay = endings.follow_up(self.board, job, run, record, lesson, found.filled)
             if delay:
                 asyncio.get_running_loop().call_later(delay + 0.01, self.wake)
 

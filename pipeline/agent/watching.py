@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from pipeline.agent import stalls
@@ -82,7 +83,12 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
 
 async def look(board: Board, senses: Senses, but: Run | None = None) -> None:
     """Look once at the host and at all that runs, ``but`` a run that has ended."""
-    board.host, seen = await senses.call(senses.look, tuple(run for run in board.runs() if run is not but))
+    for job in board.jobs.values():
+        if job.disk is not None:
+            senses.disks.of(Path(job.disk.path))
+    host, seen = await senses.call(senses.look, tuple(run for run in board.runs() if run is not but))
+    board.host = replace(host, disk_short=board.host is not None and board.host.disk_short)
+    board.spaces = senses.disks.known()
     take(board, seen)
 
 
