@@ -88,8 +88,9 @@ def _start(board: Board, job: Job, request: ActionRequest) -> tuple[ActionReply,
         return ActionReply(False, f"{name} is no longer in the plan"), []
     if job.run is not None:
         if job.status.state is JobState.STOPPING and job.run.stop_by:
-            job.wanted, job.run.again = "run", True
-            board.set(job, JobState.STOPPING, f"starts again when it has ended, as {request.by} asked", by=request.by)
+            job.wanted, job.restarts, job.run.again = "run", (), True
+            words = f"starts again when it has ended, as {request.by} asked"
+            board.set(job, JobState.STOPPING, words, by=request.by, restarts=0)
             return ActionReply(True, f"{name} starts when what is being stopped has ended"), []
         return ActionReply(True, f"{name} is {job.status.state} already"), []
     if job.status.state is JobState.QUEUED and job.held:

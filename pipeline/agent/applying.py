@@ -94,7 +94,7 @@ def _restart(board: Board, job: Job, by: str, effect: str, ended: list[Run]) -> 
     if job.run is not None and job.wanted == "run":
         job.run.stop_by, job.run.again = by, True
         ended.append(job.run)
-        board.set(job, JobState.STOPPING, f"being restarted: {why}", by=by)
+        board.set(job, JobState.STOPPING, f"being restarted: {why}", by=by, restarts=0)
     elif job.wanted == "run":
         board.set(job, JobState.WAITING, why, by=by, restarts=0, waived="", diagnosis=None, result=None)
     else:

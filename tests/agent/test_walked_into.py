@@ -1,0 +1,35 @@
+"""What random walks of the ``machine`` ran into once, each by the shortest way there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline.protocol import JobSpec, JobState, RestartPolicy
+from tests.agent.rig import Rig, shell
+
+
+def crashes_once(rig: Rig, name: str) -> JobSpec:
+    """A job that fails at first, then runs, and takes its time to end."""
+    script = f"trap '' TERM; mkdir {rig.workdir}/tried && exit 7; sleep 1000"
+    return shell(name, script, restart=RestartPolicy(limit=2), stop_grace_s=0.5)
+
+
+async def test_a_plan_that_restarts_a_job_forgets_its_restarts(agent: Rig) -> None:
+    spec = crashes_once(agent, "a")
+    await agent.apply(spec)
+    await agent.attempted("a", 2)
+    assert (await agent.reach("a", JobState.RUNNING)).restarts == 1
+    await agent.apply(replace(spec, content_hash="other"))
+    await agent.attempted("a", 3)
+    assert (await agent.reach("a", JobState.RUNNING)).restarts == 0
+
+
+async def test_a_job_started_while_it_is_being_stopped_begins_with_no_restarts(agent: Rig) -> None:
+    await agent.apply(crashes_once(agent, "a"))
+    await agent.attempted("a", 2)
+    assert (await agent.reach("a", JobState.RUNNING)).restarts == 1
+    await agent.act("a", "stop")
+    assert (await agent.status("a")).state is JobState.STOPPING
+    await agent.act("a", "start")
+    await agent.attempted("a", 3)
+    assert (await agent.reach("a", JobState.RUNNING)).restarts == 0
