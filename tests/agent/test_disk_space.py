@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from pipeline.agent import disks
+from pipeline.agent import disks, paths
 from pipeline.agent.disks import Disk, Rate
 from pipeline.agent.hoststats import HostSampler
 from pipeline.agent.paths import on_network
+from pipeline.agent.supervisor import Supervisor
 from pipeline.protocol import DiskPolicy, Event
 from tests.agent.mounts import MIB, hung, tmpfs
 from tests.agent.rig import NEVER, Rig, shell
@@ -109,6 +111,45 @@ def test_a_folder_that_is_made_later_is_asked_for_where_it_will_be(tmp_path: Pat
         assert space is not None
         assert space.total == 8 * MIB
         assert Disk(cache / "huggingface").look() is None
+
+
+# --- Network file systems --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "network"),
+    [
+        ("ext4", False), ("xfs", False), ("overlay", False), ("tmpfs", False), ("zfs", False), ("btrfs", False),
+        ("nfs", True), ("nfs4", True), ("fuse.sshfs", True), ("fuse.juicefs", True), ("fuseblk", True),
+        ("lustre", True), ("ceph", True), ("9p", True), ("virtiofs", True),
+    ],
+)  # fmt: skip
+def test_the_journal_and_its_ballast_lie_on_local_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, network: bool
+) -> None:
+    work = tmp_path / "shared space" / "run"
+    work.mkdir(parents=True)
+    mounts = tmp_path / "mounts"
+    shared = str(work.parent).replace(" ", "\\040")
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/export {shared} {kind} rw 0 0\nx {shared}2 ext4 rw 0 0\n")
+    monkeypatch.setattr(paths, "MOUNTS", str(mounts))
+    assert paths.mount_point(str(work / "a")) == str(work.parent)
+    assert on_network(str(work)) is network
+    assert not on_network(f"{work.parent}2/run")
+    runtime = Path(paths.runtime_dir(work))
+    supervisor = Supervisor(work)
+    try:
+        assert supervisor.ballast.hold() > 0
+        supervisor.board.tell("agent", "journaled")
+        here, there = (runtime, work / "agent") if network else (work / "agent", runtime)
+        assert {"journal.db", "journal.db-wal", "ballast"} <= {entry.name for entry in here.iterdir()}
+        assert not there.exists() or not list(there.glob("journal*")) + list(there.glob("ballast"))
+        assert Path(paths.socket_path(work)).parent == runtime
+    finally:
+        supervisor.figures.close()
+        supervisor.board.store.close()
+        supervisor.senses.close()
+        shutil.rmtree(runtime)
 
 
 # --- The warning -----------------------------------------------------------------------------------------------------
