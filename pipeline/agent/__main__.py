@@ -67,6 +67,9 @@ def run(workdir: Path, runtime: Path) -> int:
     # a keeper too, so that there is no time in which neither would bring back the other.
     if locks.guard(str(Path(paths.journal_path(workdir)).parent)) is None:
         return 0
+    if paths.on_network(str(workdir)) and not locks.share(paths.agent_dir(workdir)):
+        print(f"an agent of another machine has {workdir}: one of the two must go", file=sys.stderr)
+        return 1
     lock = locks.take(str(runtime / "agent.lock"))
     if lock is None:
         return 0

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
-from pipeline.agent import actions, logs, paths
+from pipeline.agent import actions, launch, logs, paths
 from pipeline.agent.applying import apply
 from pipeline.agent.board import Job
 from pipeline.agent.environment import MASKED
@@ -189,6 +189,10 @@ class Api:
         workdir = self._supervisor.workdir
         if not (Path(paths.release_dir(workdir, release)) / "pipeline").is_dir():
             raise HTTPException(404, f"release {release} is not deployed under {workdir}/releases")
+        broken = await asyncio.to_thread(launch.trouble, Path(paths.release_dir(workdir, release)))
+        if broken:
+            paths.set_current_release(workdir, self._control.info().release)
+            raise HTTPException(422, f"release {release} does not start, this agent stays: {broken}")
         reply = ActionReply(True, f"the agent goes on as release {release}")
 
         def deed() -> tuple[ActionReply, list[actions.Effect]]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from pipeline.agent import paths
+
+IMPORT_S: Final = 60.0
 
 
 def spawn_keeper(workdir: Path, runtime: Path, root: str = "") -> int:
@@ -28,6 +32,17 @@ def spawn_keeper(workdir: Path, runtime: Path, root: str = "") -> int:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
+
+
+def trouble(release: Path) -> str:
+    """Why the agent of a release cannot be started, as its Python says; "" when it can."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import pipeline.agent.daemon, pipeline.agent.keeper"],
+        env={**os.environ, "PYTHONPATH": str(release)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=IMPORT_S,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return "" if done.returncode == 0 else (lines or [f"exit code {done.returncode}"])[-1]
 
 
 def write_start_script(workdir: Path) -> Path:

@@ -20,6 +20,18 @@ def guard(folder: str) -> int | None:
     return _locked(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
+def share(folder: str) -> bool:
+    """Lock a work directory that other machines have too, for the life of this process; False when one of them has.
+
+    A file system that knows no locks is believed to be used by one machine.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return take(os.path.join(folder, "agent.lock")) is not None
+    except OSError:
+        return True
+
+
 def take(path: str) -> int | None:
     """Take the lock for the life of this process and write who holds it; None when somebody else has it."""
     handle = _locked(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,40 @@ async def test_a_cleaner_of_tmp_makes_no_second_agent_and_the_sockets_come_back(
     assert await agent.reach("a", S.RUNNING) == before
     await agent.act("a", "stop")
     await agent.reach("a", S.STOPPED)
+
+
+async def test_of_two_machines_with_one_work_directory_one_has_an_agent(rig: Rig) -> None:
+    """A network file system has two machines: to each its own runtime directory and journal."""
+    script = (
+        "import sys; from pipeline.agent import __main__, paths\n"
+        "paths.on_network = lambda path: True\n"
+        "paths.runtime_path = lambda workdir: sys.argv[1]\n"
+        "sys.exit(__main__.main(['run', '--workdir', sys.argv[2]]))"
+    )
+    runtimes = [rig.workdir / name for name in ("one", "two")]
+    for runtime in runtimes:
+        runtime.mkdir(0o700)
+        (runtime / "keeper.lock").touch()
+    python = (sys.executable, "-P", "-c", script)
+    pipe = asyncio.subprocess.PIPE
+    begin = partial(asyncio.create_subprocess_exec, *python, env=rig.environment, stderr=pipe)
+    first = await begin(str(runtimes[0]), str(rig.workdir))
+    await until(lambda: (runtimes[0] / "agent.sock").exists(), what="the first machine's agent")
+    assert (runtimes[0] / "journal.db").exists()
+    second = await begin(str(runtimes[1]), str(rig.workdir))
+    _, said = await asyncio.wait_for(second.communicate(), 20)
+    assert second.returncode == 1 and b"an agent of another machine has" in said
+    # Nor is there a second one when the first one's runtime directory, journal and all, was removed.
+    shutil.rmtree(runtimes[0])
+    runtimes[0].mkdir(0o700)
+    third = await begin(str(runtimes[0]), str(rig.workdir))
+    assert await asyncio.wait_for(third.wait(), 20) == 1
+    first.kill()
+    await first.communicate()
+    fourth = await begin(str(runtimes[1]), str(rig.workdir))
+    await until(lambda: (runtimes[1] / "agent.sock").exists(), what="the second machine's agent")
+    fourth.kill()
+    await fourth.communicate()
 
 
 def _counted(rig: Rig) -> tuple[int, int]:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipeline.agent import paths
 from pipeline.agent.identity import Process, alive, send
-from pipeline.protocol import JobState
-from tests.agent.rig import ROOT, Rig, shell, until
+from pipeline.protocol import ActionRequest, JobState
+from tests.agent.rig import RELEASE, ROOT, Rig, shell, until
 
 S = JobState
 RAISE = "\nraise ImportError('a broken release')\n"
@@ -58,6 +59,20 @@ async def test_a_broken_release_is_said_tried_ever_more_seldom_and_taken_when_re
     status = await agent.reach("a", S.RUNNING)
     assert status == before
     assert (await agent.state()).agent.release == "rel2"
+
+
+async def test_an_upgrade_to_a_release_that_does_not_start_is_refused(agent: Rig) -> None:
+    old = agent.holder("agent")
+    broken = make_release(agent, "rel2", "agent/supervisor.py")
+    paths.set_current_release(agent.workdir, "rel2")  # as a deploy does before it asks
+    body = msgspec.json.encode(ActionRequest("tester", "once"))
+    answer = await agent.client.post("/v1/upgrade?release=rel2", content=body)
+    assert answer.status_code == 422
+    assert "release rel2 does not start, this agent stays: ImportError: a broken release" in answer.text
+    assert paths.current_release(agent.workdir) == RELEASE and agent.holder("agent") == old
+    broken.write_text(broken.read_text().removesuffix(RAISE))
+    assert old is not None and (await agent.post("/v1/upgrade?release=rel2")).done
+    await agent.replaced("agent", old)
 
 
 async def test_an_agent_whose_current_release_is_broken_still_gets_a_keeper(agent: Rig) -> None:

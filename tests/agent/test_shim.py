@@ -71,6 +71,20 @@ def test_exit_code_log_and_environment(tmp_path: Path) -> None:
     assert "secret-value" not in (tmp_path / "spec.json").read_text()
 
 
+def test_the_record_says_when_and_with_what(tmp_path: Path) -> None:
+    wall, monotonic = time.time(), time.monotonic()
+    busy = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: bytearray(30 << 20)"
+    record = run(tmp_path, f"{sys.executable} -I -S -c '{busy}'; setsid sleep 1000 & exit 4", grace_s=5.0)
+    assert (record.exit_code, record.signal, record.asked) == (4, None, "")
+    for before, (main, empty), after in (
+        (wall, (record.main_exited[0], record.tree_empty[0]), time.time()),
+        (monotonic, (record.main_exited[1], record.tree_empty[1]), time.monotonic()),
+    ):
+        assert before < main < empty <= after
+    assert 0.3 <= record.user_s + record.system_s < 20 and record.max_rss > 30 << 20
+    assert len(record.left_over) == 1 and record.left_over[0].endswith("sleep 1000")
+
+
 def test_a_signal_is_not_an_exit_code(tmp_path: Path) -> None:
     record = run(tmp_path, "kill -9 $$")
     assert (record.exit_code, record.signal) == (None, signal.SIGKILL)
