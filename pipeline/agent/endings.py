@@ -124,8 +124,10 @@ def _with_disks(senses: Senses, run: Run, left: Remains, evidence: Evidence) -> 
     """The evidence with what the job's disks say, and the disk that was low."""
     if evidence.exit_code == 0:
         return evidence, None
-    filled = fullest(disks_of(senses.disks, run.folder, left.log_tail))
     told, alone = says_so(left.log_tail, evidence.error, evidence.result.message if evidence.result else "")
+    if not told and evidence.exit_code is None:
+        return evidence, None
+    filled = fullest(disks_of(senses.disks, run.folder, left.log_tail))
     words = filled.words if filled is not None and filled.brim else ""
     return replace(evidence, enospc=alone or (told and filled is not None), filled=words), filled
 

@@ -97,6 +97,8 @@ def says_so(log_tail: bytes, *said: str) -> tuple[bool, bool]:
     """Whether a job's last words tell of a full disk; and whether its last exception says that this ended it."""
     if any(NO_SPACE.search(text) for text in said):
         return True, True
+    if not NO_SPACE.search(log_tail.decode(errors="replace")):
+        return False, False
     log = read_log_end(log_tail)
     cause = cause_in(log)
     last = bool(log.tracebacks) and cause is not None and NO_SPACE.search(cause.seen) is not None

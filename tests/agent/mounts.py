@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,33 +20,44 @@ MNT_DETACH = 2
 @contextmanager
 def tmpfs(path: Path, size: int) -> Iterator[Path]:
     """A tmpfs of ``size`` bytes, mounted at ``path``."""
-    path.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs of its own takes root: {done.stderr.strip()}")
-    try:
+    with _mounted(path, "mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):
         yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@contextmanager
+def ramfs(path: Path) -> Iterator[Path]:
+    """A file system that neither reserves space nor gives any back."""
+    with _mounted(path, "mount", "-t", "ramfs", "ramfs"):
+        yield path
 
 
 @contextmanager
 def ext4(path: Path, image: Path, size: int) -> Iterator[Path]:
     """An ext4 of ``size`` bytes in a file, mounted at ``path``."""
-    path.mkdir(parents=True, exist_ok=True)
     with image.open("wb") as file:
         file.truncate(size)
-    for command in (["mkfs.ext4", "-q", "-m", "0", str(image)], ["mount", "-o", "loop", str(image), str(path)]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            pytest.skip(f"an ext4 of its own takes root and a loop device: {done.stderr.strip()}")
-    try:
+    _run("mkfs.ext4", "-q", "-m", "0", str(image))
+    with _mounted(path, "mount", "-o", "loop", str(image)):
         yield path
+    image.unlink()
+
+
+@contextmanager
+def _mounted(path: Path, *command: str) -> Iterator[None]:
+    path.mkdir(parents=True, exist_ok=True)
+    _run(*command, str(path))
+    try:
+        yield
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
-        image.unlink()
+
+
+def _run(*command: str) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]} here")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"a file system of its own takes root: {done.stderr.strip()}")
 
 
 @contextmanager

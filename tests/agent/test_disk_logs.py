@@ -13,7 +13,7 @@ from pipeline.agent.holes import allocated
 from pipeline.agent.log_caps import LOOK_MAX_S, LogCaps
 from pipeline.agent.logs import last_line, page, search
 from pipeline.protocol import DiskPolicy, JobSpec, JobState, LogPage, RestartPolicy
-from tests.agent.mounts import MIB, tmpfs
+from tests.agent.mounts import MIB, ramfs, tmpfs
 from tests.agent.rig import NEVER, Rig, shell, until
 
 BLOCK = 4 * MIB
@@ -129,21 +129,27 @@ def test_the_faster_a_log_grows_the_sooner_it_is_looked_at(tmp_path: Path, logs_
     assert caps.remarks == ()
 
 
-def test_where_nothing_can_be_given_back_it_is_said_once_and_nothing_is_harmed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    # The kernel's own files are in a file system that punches no holes.
-    caps, log = LogCaps(), Path("/proc/self/comm")
-    caps._cut(log, MIB)
-    (remark,) = caps.remarks
-    assert "not supported" in remark
-    grown = tmp_path / "1" / "log"
-    grown.parent.mkdir()
-    grown.write_bytes(b"x" * 3 * MIB)
-    assert caps.trim([grown], MIB) == LOOK_MAX_S
-    assert allocated(grown) >= 3 * MIB
-    assert grown.read_bytes() == b"x" * 3 * MIB
-    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
-    # The log of an attempt that has ended is nobody's any more: there it can go as a whole.
-    caps.trim_old(tmp_path, 2, MIB, 10)
-    assert not grown.exists()
+async def test_where_nothing_can_be_given_back_it_is_said_and_nothing_is_harmed(rig: Rig, tmp_path: Path) -> None:
+    with ramfs(rig.workdir / "jobs"):
+        await rig.start()
+        script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo the end; sleep 60"
+        await rig.apply(shell("flood", script), disk=DiskPolicy(log=MIB, old_logs=MIB))
+        log = rig.folder("flood") / "log"
+        await until(lambda: last_line(log) == "the end")
+        remark = "a log that grows too large is not cut here: Operation not supported"
+        await until(lambda: _remarked(rig, remark))
+        whole = await _page(rig, 0, 100)
+        assert (whole.first, whole.size, whole.data) == (0, 3_000_009, b"x" * 100)
+        assert rig.log().count("is not cut here") == 1 + rig.log().count("hoststats: a log")
+        # The log of an attempt that has ended is nobody's any more: it can go as a whole.
+        await rig.act("flood", "restart")
+        await until(lambda: not log.exists(), what="the log of the attempt before is gone")
+        gone = await _page(rig, 0, 100)
+        assert (gone.first, gone.size, gone.data) == (3_000_009, 3_000_009, b"")
+        await rig.act("flood", "kill")
+        await rig.reach("flood", JobState.STOPPED)
+
+
+async def _remarked(rig: Rig, remark: str) -> bool:
+    host = (await rig.state()).beat.host
+    return host is not None and host.remarks.count(remark) == 1
