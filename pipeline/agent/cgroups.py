@@ -94,6 +94,12 @@ def place(attempt: Path) -> dict[str, str]:
     }
 
 
+def counts_below(folder: str) -> bool:
+    """Whether our own cgroup's counts hold those of this one: version 2 adds up what lies below, version 1 does not."""
+    group = find("memory")
+    return group is not None and group.version == 2 and Path(folder).is_relative_to(group.folder)
+
+
 def home(group: Cgroup | None, *, look_only: bool = False) -> tuple[Path | None, str]:
     """The folder in which memory cgroups for jobs can be made, ``group`` being our own; else None, and why not.
 
@@ -103,8 +109,6 @@ def home(group: Cgroup | None, *, look_only: bool = False) -> tuple[Path | None,
         return None, "no memory cgroup is mounted here"
     if group.version == 1:
         return group.folder, ""
-    if "memory" not in _text(group.folder / "cgroup.controllers").split():
-        return None, "no memory controller is delegated to this cgroup"
     # In version 2 a cgroup that has processes gives its children no controllers, unless it is the root of all. So jobs
     # go beside our own cgroup, but only where that was given to us: else they would escape the container's limit.
     if _gives_memory(group.folder, look_only):
@@ -112,6 +116,8 @@ def home(group: Cgroup | None, *, look_only: bool = False) -> tuple[Path | None,
     parent = group.folder.parent
     if group.folder != group.top and _delegated(parent) and _gives_memory(parent, look_only):
         return parent, ""
+    if "memory" not in _text(group.folder / "cgroup.controllers").split():
+        return None, "no memory controller is given to this cgroup"
     return None, "the cgroup of this container holds its processes itself, so that it can have none for each job"
 
 
@@ -184,6 +190,8 @@ def _level_v2(folder: Path) -> Level | None:
 
 def _gives_memory(folder: Path, look_only: bool) -> bool:
     control = folder / "cgroup.subtree_control"
+    if "memory" not in _text(folder / "cgroup.controllers").split():
+        return False
     if "memory" in _text(control).split():
         return True
     if look_only:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pipeline.agent import job_cgroup, logs, procs
+from pipeline.agent import cgroups, job_cgroup, logs, procs
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.disks import Disks
 from pipeline.agent.full_disks import disks_of
@@ -139,7 +139,7 @@ class Senses:
         readings.append((time.monotonic(), count))
         if not run.cgroup:
             return 0
-        if run.oom_counter.endswith("memory.oom_control"):  # version 2 counts them in the cgroups above too
+        if more and not cgroups.counts_below(run.cgroup):
             self._kills_in_jobs += more
         return 0 if first and (run.began or 0.0) < self._began else more
 

@@ -47,6 +47,7 @@ def survey(question: SurveyQuestion) -> Survey:
     gpus = GpuWatch()
     gpus.wait_first(WAIT_S)
     host = HostSampler(Disk(Path(disk.path))).sample(gpus.latest(), gpus.remarks())
+    gpus.stop()
     return Survey(
         at=time.time(),
         user=f"{os.getuid()}",

@@ -52,19 +52,20 @@ def box(limit: str = "") -> Iterator[Path]:
 
 
 def empty(folder: Path) -> None:
-    """Kill what is in a cgroup and those below it, and remove them."""
-    for below in [path for path in folder.iterdir() if path.is_dir()]:
-        empty(below)
+    """Kill what is in a cgroup and those below it, and remove them. An agent in it may remove some meanwhile."""
 
     def gone() -> bool:
-        pids = (folder / "cgroup.procs").read_text().split()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), 9)
-        return not pids
+        with contextlib.suppress(FileNotFoundError):
+            for below in [path for path in folder.iterdir() if path.is_dir()]:
+                empty(below)
+            for pid in (folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), 9)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return not folder.exists()
 
     until(gone)
-    folder.rmdir()
 
 
 def run_in(folder: Path, code: str) -> subprocess.Popen[bytes]:
@@ -95,3 +96,6 @@ NO_CGROUPS = (
     "mount --bind /sys/fs/cgroup/memory /sys/fs/cgroup/memory && mount -o remount,bind,ro /sys/fs/cgroup/memory"
 )
 """For ``start_in``: the mount is read-only, as it is in most containers."""
+
+NO_LOWERING = 'set -- setpriv --bounding-set=-sys_resource "$@"'
+"""For ``start_in``: root may not lower oom_score_adj, as in most containers."""

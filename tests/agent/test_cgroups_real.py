@@ -15,7 +15,7 @@ from pipeline.agent.cgroups import Cgroup, home
 from pipeline.agent.identity import alive, identify
 from pipeline.agent.records import read_claim, read_exit, read_started
 from pipeline.protocol import JobState
-from tests.agent.boxes import NO_CGROUPS, box, memory_home, start_in
+from tests.agent.boxes import NO_CGROUPS, NO_LOWERING, box, memory_home, start_in
 from tests.agent.rig import Rig, exists, shell, until
 from tests.agent.sensing import until as until_now
 from tests.agent.test_shim import run
@@ -158,10 +158,11 @@ async def test_an_agent_sweeps_what_killed_shims_left(rig: Rig) -> None:
                 job_cgroup.remove(str(folder))
 
 
-async def test_a_read_only_mount_is_no_failure_and_is_logged_once(rig: Rig) -> None:
+async def test_what_the_kernel_refuses_is_no_failure_and_is_logged_once(rig: Rig) -> None:
     with box() as folder:
-        await start_in(rig, folder, NO_CGROUPS)
-        await rig.apply(shell("a", "sleep 600"), shell("b", "sleep 0.2"))
+        await start_in(rig, folder, f"{NO_CGROUPS} && {NO_LOWERING}")
+        lowered = {"oom_score_adj": -100}
+        await rig.apply(shell("a", "sleep 600", **lowered), shell("b", "sleep 0.2", **lowered))
         await rig.reach("a", S.RUNNING)
         await rig.reach("b", S.DONE)
         assert own(rig.folder("a")) == own(rig.folder("b")) == ""
@@ -174,6 +175,7 @@ async def test_a_read_only_mount_is_no_failure_and_is_logged_once(rig: Rig) -> N
 
         assert await until(sampled) < 60 * MIB
         assert rig.log().count("a memory cgroup for each job: Read-only file system") == 1
+        assert rig.log().count("oom_score_adj -100: Permission denied") == 1
         await rig.act("a", "stop")
         await rig.reach("a", S.STOPPED)
 
@@ -184,7 +186,8 @@ async def test_a_read_only_mount_is_no_failure_and_is_logged_once(rig: Rig) -> N
 def group_of_version_2(tmp_path: Path, *, delegated: bool, enabled: bool) -> Cgroup:
     folder = tmp_path / "service" / "agent"
     folder.mkdir(parents=True)
-    (folder / "cgroup.controllers").write_text("cpu memory\n")
+    (folder.parent / "cgroup.controllers").write_text("cpu memory\n")
+    (folder / "cgroup.controllers").write_text("cpu memory\n" if enabled else "")
     # The kernel refuses to write it where there are processes: here because it is no file.
     (folder / "cgroup.subtree_control").mkdir()
     (folder.parent / "cgroup.subtree_control").write_text("memory\n" if enabled else "")
@@ -210,7 +213,7 @@ def test_under_version_2_no_job_escapes_the_limit_of_the_container(tmp_path: Pat
 
 
 def test_under_version_2_without_a_memory_controller_there_are_none(tmp_path: Path) -> None:
-    assert home(Cgroup(2, tmp_path, tmp_path)) == (None, "no memory controller is delegated to this cgroup")
+    assert home(Cgroup(2, tmp_path, tmp_path)) == (None, "no memory controller is given to this cgroup")
     assert home(None) == (None, "no memory cgroup is mounted here")
 
 
