@@ -182,16 +182,23 @@ def _gpu(blame: str) -> Rule:
 def _disk_full(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not evidence.enospc:
         return None
-    return _failed("disk-full", "disk full", (evidence.error, evidence.filled, *_facts(evidence, log)), _FREE)
+    return _full("disk full", evidence, log)
 
 
 def _brim(evidence: Evidence, log: LogEnd) -> Verdict | None:
     """A job that failed without a word while nothing could be written to its disk."""
-    if not evidence.filled or not evidence.exit_code:
+    if not evidence.brim or not evidence.exit_code:
         return None
     if log.tracebacks and log.tracebacks[-1].error in log.lines[-_LAST_WORDS:]:
         return None  # its last words could be written: they tell
-    return _failed("disk-full", "probably disk full", (evidence.filled, *_facts(evidence, log)), _FREE)
+    return _full("probably disk full", evidence, log)
+
+
+def _full(reason: str, evidence: Evidence, log: LogEnd) -> Verdict:
+    itself = evidence.filled and evidence.spec.restart.when != "never"
+    then = "it starts again by itself when there is room" if itself else "then restart it"
+    advice = f"free space (old attempts, hidden states, caches): {then}, and resumes"
+    return _failed("disk-full", reason, (evidence.error, evidence.filled, *_facts(evidence, log)), advice)
 
 
 def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -280,7 +287,6 @@ _LAST_WORDS: Final = 15
 """Lines that an exception and its message take at most."""
 
 _LOOK: Final = "read the end of its log; restart it to see whether it happens again"
-_FREE: Final = "free space (old attempts, hidden states, caches): it starts again when there is room, and resumes"
 _RESUME: Final = "restart it: what is done is kept"
 _UNHANG: Final = "look at the stacks dumped in its log; fewer requests at once, or a longer watchdog-timeout"
 _HUNG: Final = r"(?i)watchdog timeout"

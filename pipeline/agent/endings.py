@@ -128,8 +128,9 @@ def _with_disks(senses: Senses, run: Run, left: Remains, evidence: Evidence) -> 
     if not told and evidence.exit_code is None:
         return evidence, None
     filled = fullest(disks_of(senses.disks, run.folder, left.log_tail))
-    words = filled.words if filled is not None and filled.brim else ""
-    return replace(evidence, enospc=alone or (told and filled is not None), filled=words), filled
+    if filled is None:
+        return replace(evidence, enospc=alone), None
+    return replace(evidence, enospc=told, filled=filled.words, brim=filled.brim), filled
 
 
 def _kills_before(senses: Senses, job: Job, run: Run, record: Exit) -> tuple[float, int | None]:

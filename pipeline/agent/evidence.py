@@ -35,7 +35,8 @@ class Evidence:
     peak: int | None = None  # bytes; of one that was never sampled, its largest process at most
     cgroup_peak: int | None = None  # the most its own cgroup was charged with, page cache included
     enospc: bool = False  # its last words tell of a full disk, and a disk of its own was low or nothing else ended it
-    filled: str = ""  # which disk was so full when it ended that not even its log may say why
+    filled: str = ""  # which disk of its own was low when it ended, in words
+    brim: bool = False  # that one was so full that not even its log may say why
     error: str = ""  # why its program could not be executed
     sigkills: int = 1  # jobs that died of SIGKILL while the counter went from oom_before to oom_after
 

@@ -50,6 +50,8 @@ def give_up_when_full(board: Board, ballast: Ballast) -> None:
             board.note("host", f"disk full: the journal could not be written, {in_words(size)} kept for it were freed")
 
     board.store.on_full = give_up
+    if ballast.given_up:
+        board.note("host", "disk full: the journal could be opened only after the space kept for it was freed")
 
 
 async def keep_room(board: Board, senses: Senses, ballast: Ballast) -> None:

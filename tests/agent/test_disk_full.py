@@ -192,6 +192,10 @@ def test_a_journal_is_opened_although_the_disk_is_full(tmp_path: Path) -> None:
         opened = space.opened(disk / "journal.db", ballast)
         assert [event.text for event in opened.events(0, 10)] == ["before"]
         assert ballast.held == 0
+        space.give_up_when_full(Board(opened, "boot"), ballast)
+        assert [event.text for event in opened.events(1, 10)] == [
+            "disk full: the journal could be opened only after the space kept for it was freed"
+        ]
         opened.close()
 
 

@@ -79,15 +79,18 @@ def test_a_job_writes_to_more_than_the_work_directory(tmp_path: Path) -> None:
 
 def test_a_job_that_failed_without_a_word_on_a_disk_at_its_brim() -> None:
     filled = "0 MB of 2,000 GB free on the disk of /work"
-    state, reason, diagnosis = diagnose(Evidence(PREP, exit_code=1, log_tail=b"step 1\n", filled=filled))
+    state, reason, diagnosis = diagnose(Evidence(PREP, exit_code=1, log_tail=b"step 1\n", filled=filled, brim=True))
     assert (state, reason) == (JobState.FAILED, "probably disk full")
     assert diagnosis is not None
     assert (diagnosis.cause, diagnosis.evidence[0]) == ("disk-full", filled)
+    assert "by itself when there is room" in diagnosis.advice
+    low_only = diagnose(Evidence(PREP, exit_code=1, log_tail=b"step 1\n", filled=filled))
+    assert low_only[1] == "exit code 1, cause unknown"
     other = TRACEBACK.replace(b"OSError: [Errno 28] No space left on device", b"ValueError: bad row")
-    assert diagnose(Evidence(PREP, exit_code=1, log_tail=other, filled=filled))[1].startswith("ValueError")
-    overcome = diagnose(Evidence(PREP, exit_code=1, log_tail=other + b"went on\n" * 20, filled=filled))
+    assert diagnose(Evidence(PREP, exit_code=1, log_tail=other, filled=filled, brim=True))[1].startswith("ValueError")
+    overcome = diagnose(Evidence(PREP, exit_code=1, log_tail=other + b"went on\n" * 20, filled=filled, brim=True))
     assert overcome[1] == "probably disk full"
-    assert diagnose(Evidence(PREP, signal=9, filled=filled))[1] == "SIGKILL, sender unknown"
+    assert diagnose(Evidence(PREP, signal=9, filled=filled, brim=True))[1] == "SIGKILL, sender unknown"
 
 
 def test_what_is_waited_for_grows_each_time_and_never_beyond_half_of_the_disk() -> None:
