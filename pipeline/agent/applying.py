@@ -58,7 +58,7 @@ def _carry_out(board: Board, request: ApplyRequest, change: Change, ended: list[
     was_removed, job.removed = job.removed, False
     if change.effect in ("restarts", "discards") or was_removed:
         if was_removed:
-            job.wanted = "run"
+            job.wanted = "run" if spec.autostart else "stop"
         _restart(board, job, request.by, change.effect, ended)
     else:
         board.save(job)

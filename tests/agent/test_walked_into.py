@@ -33,3 +33,19 @@ async def test_a_job_started_while_it_is_being_stopped_begins_with_no_restarts(a
     await agent.act("a", "start")
     await agent.attempted("a", 3)
     assert (await agent.reach("a", JobState.RUNNING)).restarts == 0
+
+
+async def test_a_job_that_comes_back_into_the_plan_before_it_has_ended_starts_by_itself_only_if_it_may(
+    agent: Rig,
+) -> None:
+    by_hand, other = replace(crashes_once(agent, "a"), autostart=False), shell("b", "true")
+    await agent.apply(by_hand, other)
+    await agent.act("a", "start")
+    await agent.attempted("a", 2)
+    await agent.apply(other)
+    assert (await agent.status("a")).state is JobState.STOPPING
+    await agent.apply(by_hand, other)
+    await agent.reach("a", JobState.STOPPED)
+    await agent.act("b", "restart")
+    await agent.attempted("b", 2)
+    assert (await agent.status("a")).attempt == 2
