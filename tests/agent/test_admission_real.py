@@ -24,17 +24,23 @@ def limited() -> Iterator[Path]:
         yield folder
 
 
-async def test_a_full_page_cache_admits_all_the_same(rig: Rig, limited: Path) -> None:
+@pytest.mark.parametrize("by", ["a stranger", "a job whose cgroup has gone"])
+async def test_a_full_page_cache_admits_all_the_same(rig: Rig, limited: Path, by: str) -> None:
     await start_in(rig, limited)
-    streamed = rig.workdir / "streamed"
     code = (
-        f"f = open({str(streamed)!r}, 'wb')\n"
+        f"f = open({str(rig.workdir / 'streamed')!r}, 'wb')\n"
         "for _ in range(300): f.write(bytes(1 << 20))\n"
         "f.flush(); os.fsync(f.fileno())"
     )
-    with run_in(limited, code) as writer:
-        await until(lambda: writer.poll() is not None, within=60)
-        assert writer.returncode == 0
+    if by == "a stranger":
+        with run_in(limited, code) as writer:
+            await until(lambda: writer.poll() is not None, within=60)
+            assert writer.returncode == 0
+    else:
+        script = rig.workdir / "stream.py"
+        script.write_text(f"import os\n{code}")
+        await rig.apply(shell("w", f"exec {sys.executable} -I -S {script}", restart=NEVER))
+        await rig.reach("w", S.DONE, within=60)
     charged = int((limited / "memory.usage_in_bytes").read_text())
     if charged < 300 * MIB:
         pytest.skip("the temporary folder's file system leaves nothing in the page cache")
