@@ -263,6 +263,8 @@ class Board:
         waited_s = time.monotonic() - since if since is not None else 0.0
         if waited_s >= SLOW_S:
             remarks.append(f"the journal's disk has not answered for {waited_s:.0f} s: nothing new is seen of the jobs")
+        elif self.looked_at and (ago := time.monotonic() - self.looked_at) > STALE_S:
+            remarks.append(f"the jobs were last looked at {ago:.0f} s ago: the disk of the work directory may hang")
         return replace(self.host, remarks=(*self.host.remarks, *remarks)) if self.host and remarks else self.host
 
     def _sample(self, job: Job) -> JobSample:

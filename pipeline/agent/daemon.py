@@ -44,7 +44,7 @@ class Agent:
     def __init__(self, workdir: Path, runtime: Path, lock: int) -> None:
         self.workdir = workdir
         self.runtime = runtime
-        self.doors = Doors(workdir, runtime, lock)
+        self.doors = Doors(runtime, lock)
         self.works = LoopThread("supervisor")
         self.supervisor: Supervisor
         self.started_at = time.time()

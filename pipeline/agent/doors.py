@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class Doors:
     """Serves one application on each socket, and holds the lock file, until ``close``."""
 
-    def __init__(self, workdir: Path, runtime: Path, lock: int) -> None:
-        self._workdir, self._runtime, self._lock = workdir, runtime, lock
+    def __init__(self, runtime: Path, lock: int) -> None:
+        self._runtime, self._lock = runtime, lock
         self._apps: dict[str, ASGIApp] = {}
         self._open: dict[str, tuple[int, int]] = {}  # by socket: device and inode of its path
         self._serving: dict[str, _Server] = {}
@@ -64,7 +64,7 @@ class Doors:
 
     def mend(self) -> list[str]:
         """Make again what is gone or belongs to somebody else; the names of what was."""
-        paths.runtime_dir(self._workdir)
+        paths.make_private(str(self._runtime))  # the work directory is not asked where that is: it may hang
         gone = [name for name in self._apps if _inode(self._runtime / name) != self._open[name]]
         for name in gone:
             self._serve(name)

@@ -28,7 +28,11 @@ def runtime_path(workdir: str | os.PathLike[str]) -> str:
 
 def runtime_dir(workdir: str | os.PathLike[str]) -> str:
     """Make the runtime directory (0700) where it is missing; UnsafeFolderError when it is not ours alone."""
-    path = runtime_path(workdir)
+    return make_private(runtime_path(workdir))
+
+
+def make_private(path: str) -> str:
+    """Make a directory (0700) where it is missing; UnsafeFolderError when it is not ours alone."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     check_private(path)

@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.agent import paths
 from pipeline.protocol import BEAT_S, JobState, RestartPolicy
-from tests.agent.mounts import MIB, ext4
+from tests.agent.mounts import MIB, ext4, hung
 from tests.agent.rig import Rig, shell, until
 
 S = JobState
@@ -105,6 +105,19 @@ async def answers(rig: Rig) -> bool:
 
 async def test_beats_and_state_go_on_while_the_journal_cannot_be_written(agent: Rig) -> None:
     await hangs(agent, locked(Path(paths.journal_path(agent.workdir))))
+
+
+async def test_beats_and_state_go_on_while_the_work_directory_cannot_be_reached(agent: Rig) -> None:
+    await agent.apply(shell("a", "exec sleep 1000"))
+    await agent.reach("a", S.RUNNING)
+    reader = Reader(agent)
+    await until(lambda: reader.events)
+    with hung(agent.workdir):
+        await until(lambda: any("the jobs were last looked at" in text for text in reader.remarks), within=30)
+        assert (await agent.status("a")).state is S.RUNNING
+    await until(lambda: not any("looked at" in text for text in reader.remarks))
+    assert reader.longest_gap() < GAP_S
+    reader.task.cancel()
 
 
 @pytest.mark.skipif(shutil.which("fsfreeze") is None, reason="no fsfreeze here, which makes a disk hang")
