@@ -14,7 +14,7 @@ from pipeline.agent.admitting import Lesson
 from pipeline.agent.attempt_files import oom_kills
 from pipeline.agent.board import Board, Death, Job
 from pipeline.agent.diagnosis import Evidence, diagnose
-from pipeline.agent.full_disks import Filled, disks_of, fullest, need_after, says_so
+from pipeline.agent.full_disks import Filled, disks_of, for_room, fullest, need_after, says_so
 from pipeline.agent.gpu_faults import near
 from pipeline.agent.records import Exit, read_exit
 from pipeline.agent.run import Ending, Run
@@ -198,7 +198,8 @@ def follow_up(
         return _with_more(board, job, lesson)
     if filled is not None and job.spec.restart.when != "never":
         job.disk = need_after(filled, before)
-        board.set(job, JobState.QUEUED, f"{job.status.reason}; waits until {in_words(job.disk.free)} are free")
+        words = for_room(job.disk, board.spaces.get(job.disk.path)) or "there is room again"
+        board.set(job, JobState.QUEUED, f"{job.status.reason}; {words}")
         return 0.0
     now = time.monotonic()
     ran_s = _ran_well_s(job, run, record)
