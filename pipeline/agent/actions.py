@@ -107,7 +107,7 @@ def _restart(board: Board, job: Job, request: ActionRequest) -> tuple[ActionRepl
     if run is None or job.removed:
         return _start(board, job, request)
     job.wanted, job.restarts = "run", ()
-    run.stop_by, run.again = request.by, True
+    run.ask(request.by, again=True)
     board.set(job, JobState.STOPPING, f"being restarted, as {request.by} asked", by=request.by, restarts=0)
     return ActionReply(True, f"restarting {job.spec.name}"), [run.end]
 
@@ -138,7 +138,7 @@ def _end(board: Board, job: Job, request: ActionRequest, *, kill: bool) -> tuple
     name, run = job.spec.name, job.run
     if run is not None:
         job.wanted = "stop"
-        run.stop_by, run.again, run.kill = request.by, False, run.kill or kill
+        run.ask(request.by, kill=kill)
         word = "killed" if kill else "stopped"
         board.set(job, JobState.STOPPING, f"being {word}, as {request.by} asked", by=request.by)
         return ActionReply(True, f"{'killing' if kill else 'stopping'} {name}"), [lambda: run.end(kill=kill)]

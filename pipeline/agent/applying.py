@@ -83,7 +83,7 @@ def _remove(board: Board, job: Job, by: str, ended: list[Run]) -> None:
         board.drop(job)
         return
     job.removed, job.wanted = True, "stop"
-    job.run.stop_by, job.run.again = by, False
+    job.run.ask(by)
     ended.append(job.run)
     board.set(job, JobState.STOPPING, "no longer in the plan", by=by)
 
@@ -92,7 +92,7 @@ def _restart(board: Board, job: Job, by: str, effect: str, ended: list[Run]) -> 
     why = "what it made was made with other settings" if effect == "discards" else "its settings changed"
     job.restarts = ()
     if job.run is not None and job.wanted == "run":
-        job.run.stop_by, job.run.again = by, True
+        job.run.ask(by, again=True)
         ended.append(job.run)
         board.set(job, JobState.STOPPING, f"being restarted: {why}", by=by, restarts=0)
     elif job.wanted == "run":

@@ -121,7 +121,7 @@ class Board:
         record = self.store.job(run.job)
         if record is not None:
             run.stop_by, run.again, run.condemned = record.stop_by, record.again, record.condemned
-            run.kill, run.unhealthy = record.kill, record.unhealthy
+            run.kill, run.unhealthy, run.stop_at = record.kill, record.unhealthy, record.stop_at
             run.ready_at = record.ready_at if record.boot == self.boot else None
 
     def _load(self) -> None:
@@ -192,7 +192,7 @@ class Board:
         if run is not None:
             record = replace(
                 record, stop_by=run.stop_by, again=run.again, kill=run.kill, condemned=run.condemned,
-                unhealthy=run.unhealthy, ready_at=run.ready_at,
+                unhealthy=run.unhealthy, ready_at=run.ready_at, stop_at=run.stop_at,
             )  # fmt: skip
         self.store.set_job(job.spec.name, record)
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Callable
+import time
 from dataclasses import replace
 from typing import Final
 
 from pipeline.agent import gpu_faults
 from pipeline.agent.admission import in_words
 from pipeline.agent.evidence import Evidence, in_time
-from pipeline.agent.log_causes import Cause, LogEnd, cause_in, known, read_log_end
-from pipeline.agent.logs import plain
-from pipeline.protocol import Diagnosis, JobState
+from pipeline.agent.known_errors import known
+from pipeline.agent.launchers import KILLED_CHILD, SERVER_CHILD, child_of_server, hung_server, rank_of_torchrun
+from pipeline.agent.log_causes import LogEnd, cause_in, read_log_end
+from pipeline.agent.verdicts import REASON_LIMIT, Rule, Verdict, facts_of, failed, from_log, one_line, verdict
+from pipeline.protocol import JobState
 
-__all__ = ["Evidence", "diagnose"]
+__all__ = ["REASON_LIMIT", "Evidence", "diagnose"]
 
-REASON_LIMIT: Final = 120
-FACT_LIMIT: Final = 300
 STAGES_WITH_RESULT: Final = frozenset({"prep", "generate", "merge"})
 """Stages that end with a result line; without one they did not end as they should, whatever their exit code."""
 OOM_WINDOW_S: Final = 60.0
@@ -31,19 +31,15 @@ EMPTY_CODE: Final = 3
 """Exit code of a stage that made no records."""
 
 
-Verdict = tuple[JobState, str, Diagnosis | None]
-Rule = Callable[[Evidence, LogEnd], Verdict | None]
-
-
 def diagnose(evidence: Evidence) -> Verdict:
     """The final state, the reason in words (short, for a table cell), and the diagnosis; None where all went well."""
     log = read_log_end(evidence.log_tail)
     verdicts = (rule(evidence, log) for rule in RULES)
     state, reason, diagnosis = next(verdict for verdict in verdicts if verdict is not None)
     if diagnosis is not None and state is not JobState.DONE:
-        facts = (*diagnosis.evidence, *(_line(gpu_faults.in_words(fault)) for fault in evidence.gpu_faults))
+        facts = (*diagnosis.evidence, *(one_line(gpu_faults.in_words(fault)) for fault in evidence.gpu_faults))
         diagnosis = replace(diagnosis, evidence=tuple(dict.fromkeys(facts)))
-    return state, _line(reason, REASON_LIMIT), diagnosis
+    return state, one_line(reason, REASON_LIMIT), diagnosis
 
 
 # --- It was whole, or asked for, or not seen ------------------------------------------------------------------------
@@ -56,19 +52,24 @@ def _complete(evidence: Evidence, log: LogEnd) -> Verdict | None:
         return None
     if evidence.exit_code == 0:
         return JobState.DONE, result.message, None
-    if evidence.died_of(signals.SIGABRT) and log.find("<no Python frame>"):
-        facts = (evidence.ending, "<no Python frame>", f"result: {result.records:,} records")
-        advice = "nothing to do: its output was complete before the interpreter aborted"
-        remark = f"{result.message} (aborted at exit, output complete)"
-        return _verdict(JobState.DONE, "abort-at-exit", remark, facts, advice)
+    sign = log.find(_AT_EXIT)
+    if sign is not None and (evidence.died_of(signals.SIGABRT) or evidence.died_of(signals.SIGSEGV)):
+        facts = (evidence.ending, sign[1].strip(), f"result: {result.records:,} records", result.manifest)
+        advice = "nothing to do: its output was complete before the interpreter crashed on its way out"
+        remark = f"{result.message} (crashed at exit, output complete)"
+        return verdict(JobState.DONE, "abort-at-exit", remark, facts, advice)
     return None
 
 
 def _stopped(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.stopped_by:
         return None
-    reason = f"stopped by {evidence.stopped_by}"
-    return _verdict(JobState.STOPPED, "operator", reason, (evidence.ending,), "start it again when it is wanted")
+    when = time.strftime(" at %H:%M:%S UTC", time.gmtime(evidence.stopped_at)) if evidence.stopped_at else ""
+    reason = f"{'killed' if evidence.stop_kill else 'stopped'} by {evidence.stopped_by}{when}"
+    facts = (evidence.ending, *evidence.reported)
+    return verdict(
+        JobState.STOPPED, "operator", reason, facts, "start it again when it is wanted: what is done is kept"
+    )
 
 
 def _wrong_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -77,23 +78,23 @@ def _wrong_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
     advice = (
         "correct serve, target or draft in the config, then draftdeck apply: no restart would make it another server"
     )
-    return _failed("wrong-server", evidence.condemned, ("ended by the agent", *_facts(evidence, log)[1:]), advice)
+    return failed("wrong-server", evidence.condemned, ("ended by the agent", *facts_of(evidence, log)[1:]), advice)
 
 
 def _unhealthy(evidence: Evidence, log: LogEnd) -> Verdict | None:
     """Ended by the agent because it did not do its work, as its policy says."""
     if not evidence.unhealthy:
         return None
-    facts = ("ended by the agent: on_stall = restart", *_facts(evidence, log))
+    facts = ("ended by the agent: on_stall = restart", *facts_of(evidence, log))
     advice = "read the end of its log for what it waited for; if it was only slow, allow it more time in the config"
-    return _failed("stalled", evidence.unhealthy, facts, advice)
+    return failed("stalled", evidence.unhealthy, facts, advice)
 
 
 def _container_restarted(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.container_restarted:
         return None
     facts = ("the container's identity changed while it ran", *evidence.last_memory, *evidence.reported)
-    return _verdict(JobState.LOST, "container-restarted", "container restarted", facts, _RESUME)
+    return verdict(JobState.LOST, "container-restarted", "container restarted", facts, _RESUME)
 
 
 def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -102,15 +103,15 @@ def _shim_lost(evidence: Evidence, log: LogEnd) -> Verdict | None:
     counted = _counted(evidence) if evidence.oom_kills else ""
     watched = "no exit record: the process that watched it died first"
     why = "its exit record cannot be read: exit.json was damaged" if evidence.record_torn else watched
-    facts = (why, counted, *_facts(evidence, log)[1:])
-    return _verdict(JobState.LOST, "lost", "its end was not seen", facts, _RESUME)
+    facts = (why, counted, *facts_of(evidence, log)[1:])
+    return verdict(JobState.LOST, "lost", "its end was not seen", facts, _RESUME)
 
 
 def _not_executed(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     if not evidence.error or evidence.enospc:
         return None
     advice = "check the program's path, the Python and the work directory in the config"
-    return _failed("not-started", evidence.error, (evidence.ending,), advice)
+    return failed("not-started", evidence.error, (evidence.ending,), advice)
 
 
 def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
@@ -124,7 +125,7 @@ def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     ]
     advice = "its message names what the rows hold and what was expected: correct the dataset's entry in the config"
     facts = (evidence.ending, "0 records", *dropped)
-    return _verdict(JobState.EMPTY, "empty", result.message or "no records", facts, advice)
+    return verdict(JobState.EMPTY, "empty", result.message or "no records", facts, advice)
 
 
 def _exit_zero(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -132,10 +133,10 @@ def _exit_zero(evidence: Evidence, log: LogEnd) -> Verdict | None:
         return None
     if evidence.spec.service:
         reason = "the service ended by itself (exit code 0)"
-        return _child_of_server(evidence, log) or _failed("ended", reason, _facts(evidence, log), _LOOK)
+        return child_of_server(evidence, log) or failed("ended", reason, facts_of(evidence, log), _LOOK)
     if evidence.spec.stage in STAGES_WITH_RESULT:
         advice = "it said success without saying what it made; read the end of its log"
-        return _failed("no-result", "ended without a result", _facts(evidence, log), advice)
+        return failed("no-result", "ended without a result", facts_of(evidence, log), advice)
     return JobState.DONE, "", None
 
 
@@ -148,9 +149,9 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not kills or kills < 0:
         return None
     itself = evidence.died_of(signals.SIGKILL)
-    told = log.find(_KILLED_CHILD)
+    told = log.find(KILLED_CHILD)
     # A launcher that kills itself after a child's traceback died of that, whatever the kernel killed beside it.
-    if not told and (not itself or (log.find(_SERVER_CHILD) and log.tracebacks)):
+    if not told and (not itself or (log.find(SERVER_CHILD) and log.tracebacks)):
         return None
     at = f" at {in_words(evidence.memory)}" if evidence.memory else ""
     facts = (_counted(evidence), evidence.ending, *evidence.last_memory, told[1] if told else "")
@@ -162,8 +163,8 @@ def _oom(evidence: Evidence, log: LogEnd) -> Verdict | None:
         doubts.append(f"counted over {in_time(evidence.oom_window_s)}, for the agent was not there to see it move")
     if doubts:
         facts = (*facts, *doubts)
-        return _failed("probable-oom", f"probably OOM-killed{at}", facts, advice)
-    return _failed("oom", f"OOM-killed{at}" if itself and not told else f"a child was OOM-killed{at}", facts, advice)
+        return failed("probable-oom", f"probably OOM-killed{at}", facts, advice)
+    return failed("oom", f"OOM-killed{at}" if itself and not told else f"a child was OOM-killed{at}", facts, advice)
 
 
 def _gpu(blame: str) -> Rule:
@@ -174,7 +175,7 @@ def _gpu(blame: str) -> Rule:
         if fault is None:
             return None
         facts = (evidence.ending, *evidence.reported)
-        return _failed("gpu-fault", gpu_faults.in_words(fault), facts, gpu_faults.meaning(fault).advice)
+        return failed("gpu-fault", gpu_faults.in_words(fault), facts, gpu_faults.meaning(fault).advice)
 
     return rule
 
@@ -198,33 +199,7 @@ def _full(reason: str, evidence: Evidence, log: LogEnd) -> Verdict:
     itself = evidence.filled and evidence.spec.restart.when != "never"
     then = "it starts again by itself when there is room" if itself else "then restart it"
     advice = f"free space (old attempts, hidden states, caches): {then}, and resumes"
-    return _failed("disk-full", reason, (evidence.error, evidence.filled, *_facts(evidence, log)), advice)
-
-
-def _child_of_server(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    """A model server whose child died: the launcher's own end says nothing, the first traceback does."""
-    seen = log.find(_SERVER_CHILD)
-    if seen is None:
-        return None
-    hung = log.find(_HUNG)
-    if hung is not None and hung[0] <= seen[0]:
-        return _failed("watchdog", "server hung: watchdog timeout", (hung[1], seen[1], evidence.ending), _UNHANG)
-    root = log.tracebacks[0] if log.tracebacks else None
-    if root is None:
-        facts = (seen[1], *_facts(evidence, log))
-        return _failed("server-child", "a child of the server died", facts, "read its log before that line")
-    if cause := cause_in(log, root):
-        return _from_log(evidence, cause, seen[1])
-    facts = (seen[1], root.place, root.error, evidence.ending, *evidence.last_memory)
-    advice = "read the first traceback in its log; the rest follows from it"
-    return _failed("server-child", f"a child of the server died: {root.error}", facts, advice)
-
-
-def _watchdog(evidence: Evidence, log: LogEnd) -> Verdict | None:
-    hung = log.find(_HUNG)
-    if hung is None or not evidence.spec.service:
-        return None
-    return _failed("watchdog", "server hung: watchdog timeout", (hung[1], evidence.ending), _UNHANG)
+    return failed("disk-full", reason, (evidence.error, evidence.filled, *facts_of(evidence, log)), advice)
 
 
 def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -232,9 +207,10 @@ def _killed(evidence: Evidence, log: LogEnd) -> Verdict | None:
     number = next((each for each in (signals.SIGKILL, signals.SIGTERM) if evidence.died_of(each)), None)
     if number is None or (evidence.signal is None and log.tracebacks):
         return None
-    facts = (evidence.ending, _counted(evidence), *_facts(evidence, log)[1:])
-    advice = "nobody asked for it here: look for another user, a time limit, or the host's own watchdog"
-    return _failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
+    facts = (evidence.ending, _counted(evidence), *facts_of(evidence, log)[1:])
+    kernel = "" if evidence.oom_kills is not None else ", or the kernel for memory (dmesg on the host tells)"
+    advice = f"nobody asked for it here: look for another user, a time limit, or the host's own watchdog{kernel}"
+    return failed(number.name.lower(), f"{number.name}, sender unknown", facts, advice)
 
 
 def _said_why(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -248,12 +224,12 @@ def _said_why(evidence: Evidence, log: LogEnd) -> Verdict | None:
     cause = known(said)
     advice = cause.advice if cause else "correct the config, or what its message names, and restart it"
     facts = (evidence.ending, *evidence.last_memory, said)
-    return _failed(cause.key if cause else "said", said, facts, advice)
+    return failed(cause.key if cause else "said", said, facts, advice)
 
 
 def _known_error(evidence: Evidence, log: LogEnd) -> Verdict | None:
     cause = cause_in(log)
-    return _from_log(evidence, cause) if cause else None
+    return from_log(evidence, cause) if cause else None
 
 
 def _crash(evidence: Evidence, log: LogEnd) -> Verdict | None:
@@ -263,59 +239,32 @@ def _crash(evidence: Evidence, log: LogEnd) -> Verdict | None:
     frame = next((line.strip() for line in log.lines[seen[0] :] if line.startswith("  ")), "")
     advice = "a native library crashed; its frame is in the evidence. Try another version of it"
     reason = f"crashed: {seen[1].removeprefix('Fatal Python error: ')}"
-    return _failed("crash", reason, (evidence.ending, seen[1], frame), advice)
+    return failed("crash", reason, (evidence.ending, seen[1], frame), advice)
 
 
 def _traceback(evidence: Evidence, log: LogEnd) -> Verdict | None:
     if not log.tracebacks:
         return None
     last = log.tracebacks[-1]
-    return _failed("traceback", last.error, (last.place, last.error, evidence.ending), _LOOK)
+    return failed("traceback", last.error, (last.place, last.error, evidence.ending), _LOOK)
 
 
 def _unknown(evidence: Evidence, log: LogEnd) -> Verdict:
-    return _failed("unknown", f"{evidence.ending}, cause unknown", _facts(evidence, log), _LOOK)
+    return failed("unknown", f"{evidence.ending}, cause unknown", facts_of(evidence, log), _LOOK)
 
 
 RULES: Final[tuple[Rule, ...]] = (
     _complete, _stopped, _container_restarted, _wrong_server, _unhealthy, _shim_lost, _not_executed, _empty,
-    _exit_zero, _oom, _gpu("first"), _disk_full, _child_of_server, _watchdog, _killed, _said_why, _known_error,
-    _gpu("last"), _crash, _brim, _traceback, _unknown,
+    _exit_zero, _oom, _gpu("first"), _disk_full, child_of_server, hung_server, rank_of_torchrun, _killed, _said_why,
+    _known_error, _gpu("last"), _crash, _brim, _traceback, _unknown,
 )  # fmt: skip
 
 _LAST_WORDS: Final = 15
 """Lines that an exception and its message take at most."""
 
+_AT_EXIT: Final = r"<no Python frame>|Python runtime state: finalizing"
 _LOOK: Final = "read the end of its log; restart it to see whether it happens again"
 _RESUME: Final = "restart it: what is done is kept"
-_UNHANG: Final = "look at the stacks dumped in its log; fewer requests at once, or a longer watchdog-timeout"
-_HUNG: Final = r"(?i)watchdog timeout"
-_SERVER_CHILD: Final = r"SIGQUIT received|[Ss]ubprocess \S.* crashed with exit code"
-_KILLED_CHILD: Final = (
-    r"exit ?code\W{1,3}-9\b|crashed with exit code -9\b|killed by signal: Killed|BrokenProcessPool|Signal 9 \(SIGKILL\)"
-    r"|terminated abruptly"
-)
-
-
-# --- Helpers ---------------------------------------------------------------------------------------------------------
-
-
-def _verdict(state: JobState, cause: str, reason: str, facts: tuple[str, ...], advice: str) -> Verdict:
-    evidence = tuple(dict.fromkeys(_line(fact) for fact in facts if fact))
-    return state, reason, Diagnosis(cause, _line(reason), evidence, advice)
-
-
-def _failed(cause: str, reason: str, facts: tuple[str, ...], advice: str) -> Verdict:
-    return _verdict(JobState.FAILED, cause, reason, facts, advice)
-
-
-def _from_log(evidence: Evidence, cause: Cause, *more: str) -> Verdict:
-    return _failed(cause.key, cause.reason, (cause.seen, *more, evidence.ending), cause.advice)
-
-
-def _facts(evidence: Evidence, log: LogEnd) -> tuple[str, ...]:
-    last = f"last line of its log: {log.last}" if log.last else ""
-    return (evidence.ending, *evidence.last_memory, *evidence.reported, last)
 
 
 def _counted(evidence: Evidence) -> str:
@@ -323,9 +272,3 @@ def _counted(evidence: Evidence) -> str:
         return "OOM kills are not counted here"
     whose = "the job's own cgroup: " if evidence.oom_own else "cgroup "
     return f"{whose}oom_kill {evidence.oom_before}→{evidence.oom_after}"
-
-
-def _line(text: str, limit: int = FACT_LIMIT) -> str:
-    """One plain line of at most ``limit`` characters."""
-    text = " ".join(plain(text).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

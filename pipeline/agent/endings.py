@@ -95,6 +95,8 @@ def judge(
         oom_own=bool(run.cgroup),
         gpu_faults=near(senses.gpus.faults(), senses.gpus.devices(job.spec), run.began or died, died),
         stopped_by=run.stop_by,
+        stopped_at=run.stop_at,
+        stop_kill=run.kill,
         condemned=run.condemned,
         unhealthy=run.unhealthy,
         shim_lost=ending.shim_lost,

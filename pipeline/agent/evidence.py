@@ -25,7 +25,9 @@ class Evidence:
     oom_window_s: float = 0.0  # between the two
     oom_own: bool = False  # counted in a cgroup of the job's own
     gpu_faults: tuple[GpuFault, ...] = ()  # on its devices, not long before its end
-    stopped_by: str = ""  # who asked for the end: "alice", "alice at 14:02"
+    stopped_by: str = ""  # who asked for the end
+    stopped_at: float | None = None  # and when, wall time
+    stop_kill: bool = False  # and whether at once, without a grace
     condemned: str = ""  # why the agent ended it for good
     unhealthy: str = ""  # why the agent ended it to start it again
     shim_lost: bool = False
@@ -44,11 +46,11 @@ class Evidence:
     def ending(self) -> str:
         """How the process ended."""
         if self.signal is not None:
-            return f"ended by {_signal_name(self.signal)}"
+            return f"ended by {signal_name(self.signal)}"
         if self.exit_code is None:
             return "its end was not seen"
         if self.exit_code > 128:
-            return f"exit code {self.exit_code}: as a shell says {_signal_name(self.exit_code - 128)}"
+            return f"exit code {self.exit_code}: as a shell says {signal_name(self.exit_code - 128)}"
         return f"exit code {self.exit_code}"
 
     @property
@@ -88,7 +90,8 @@ class Evidence:
         return self.signal == number or self.exit_code == 128 + number
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """A signal as "SIGKILL"."""
     try:
         return signals.Signals(number).name
     except ValueError:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +41,7 @@ class Run:
     shim: Process | None = None
     main: Process | None = None
     stop_by: str = ""  # who asked for the end
+    stop_at: float | None = None  # when, wall time
     kill: bool = False
     again: bool = False  # start anew when it has ended
     condemned: str = ""  # why the agent itself ends it for good
@@ -67,6 +69,11 @@ class Run:
     @cached_property
     def progress(self) -> Path:
         return self.folder / "progress.jsonl"
+
+    def ask(self, by: str, *, again: bool = False, kill: bool = False) -> None:
+        """Note who wants it to end, and whether it is to start anew or to end at once; ``end`` does it."""
+        self.stop_by, self.stop_at = by, time.time()
+        self.again, self.kill = again, self.kill or kill
 
     def end(self, *, kill: bool = False) -> None:
         """End the tree: TERM, grace, KILL, or KILL at once. Through the shim while there is one."""

@@ -62,6 +62,7 @@ class JobRecord:
     need: int | None = None  # bytes admission sets aside, where more was learned than the plan says
     disk: DiskNeed | None = None  # what must be free before it starts
     stop_by: str = ""  # who asked the running attempt to end
+    stop_at: float | None = None  # when, wall time
     again: bool = False  # and whether the job is to start anew then
     kill: bool = False  # and whether it is to end at once
     condemned: str = ""  # why the agent itself ends it for good

@@ -3,8 +3,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,41 +11,15 @@ from hypothesis import strategies as st
 
 from pipeline.agent.diagnosis import REASON_LIMIT, Evidence, diagnose
 from pipeline.agent.logs import plain
-from pipeline.protocol import DatasetCount, Diagnosis, JobSample, JobSpec, JobState, Progress, Result
+from pipeline.protocol import DatasetCount, JobSample, JobSpec, JobState, Progress, Result
+from tests.agent.deaths import PREP, SERVE, found, ran
 
-PREP = JobSpec(name="prep:B4", stage="prep", argv=("x",))
-SERVE = JobSpec(name="serve:baseline", stage="serve", argv=("x",), service=True)
 MADE = Result(at=1.0, records=2800, message="2,800 of 2,809 kept")
 NONE = Result(
     at=1.0, records=0, message="0 of 114,000: no user turn; roles seen: user",
     datasets={"B5": DatasetCount(read=114_000, dropped={"no user turn": 113_990, "empty": 10})},
 )  # fmt: skip
 SAMPLE = JobSample(memory=61 * 10**9)
-
-
-def _found(evidence: Evidence) -> tuple[JobState, str, Diagnosis]:
-    state, reason, diagnosis = diagnose(evidence)
-    assert diagnosis is not None
-    assert diagnosis.evidence
-    assert diagnosis.advice
-    return state, reason, diagnosis
-
-
-def _ran(folder: Path, code: str, *arguments: str, spec: JobSpec = PREP, **more: object) -> Evidence:
-    """Evidence of a real process: what ``code`` wrote and how it ended."""
-    log = folder / "log"
-    with log.open("wb") as file:
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", code, *arguments], stdout=file, stderr=file, timeout=60
-        )
-    code_or_signal = done.returncode
-    evidence = Evidence(
-        spec=spec,
-        exit_code=code_or_signal if code_or_signal >= 0 else None,
-        signal=-code_or_signal if code_or_signal < 0 else None,
-        log_tail=log.read_bytes()[-65536:],
-    )
-    return dataclasses.replace(evidence, **more)  # type: ignore[arg-type]
 
 
 # --- It was whole, or asked for, or not seen ------------------------------------------------------------------------
@@ -65,7 +37,7 @@ def test_exit_0_of_a_stage_without_a_result_line_is_done() -> None:
 def test_a_batch_stage_that_ends_without_a_result_failed(stage: str) -> None:
     progress = Progress(at=1.0, phase="read", done=1200, total=5000)
     spec = JobSpec("x", stage, ("x",))
-    state, reason, diagnosis = _found(Evidence(spec, exit_code=0, progress=progress, log_tail=b"bye\n"))
+    state, reason, diagnosis = found(Evidence(spec, exit_code=0, progress=progress, log_tail=b"bye\n"))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "ended without a result", "no-result")
     assert "last progress: read, 1,200 of 5,000 records" in diagnosis.evidence
     assert "last line of its log: bye" in diagnosis.evidence
@@ -73,7 +45,7 @@ def test_a_batch_stage_that_ends_without_a_result_failed(stage: str) -> None:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_no_records_is_empty_whatever_the_exit_code_says(code: int) -> None:
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=code, result=NONE))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=code, result=NONE))
     assert (state, reason, diagnosis.cause) == (JobState.EMPTY, NONE.message, "empty")
     assert "B5: 113,990 × no user turn" in diagnosis.evidence
 
@@ -86,16 +58,16 @@ def test_an_abort_at_exit_after_complete_output_is_done_with_a_remark() -> None:
     )
     for ended in ({"signal": 6}, {"exit_code": 134}):
         evidence = Evidence(PREP, log_tail=log, result=MADE, **ended)  # type: ignore[arg-type]
-        state, reason, diagnosis = _found(evidence)
+        state, reason, diagnosis = found(evidence)
         assert (state, diagnosis.cause) == (JobState.DONE, "abort-at-exit")
-        assert reason == "2,800 of 2,809 kept (aborted at exit, output complete)"
-        state, reason, diagnosis = _found(dataclasses.replace(evidence, result=None))
+        assert reason == "2,800 of 2,809 kept (crashed at exit, output complete)"
+        state, reason, diagnosis = found(dataclasses.replace(evidence, result=None))
         assert (state, diagnosis.cause) == (JobState.FAILED, "crash")
         assert reason.startswith("crashed: PyGILState_Release")
 
 
 def test_an_operator_who_stopped_it_is_named() -> None:
-    state, reason, diagnosis = _found(Evidence(PREP, signal=9, stopped_by="alice at 14:02", oom_before=0, oom_after=1))
+    state, reason, diagnosis = found(Evidence(PREP, signal=9, stopped_by="alice at 14:02", oom_before=0, oom_after=1))
     assert (state, reason, diagnosis.cause) == (JobState.STOPPED, "stopped by alice at 14:02", "operator")
     assert "ended by SIGKILL" in diagnosis.evidence
 
@@ -106,18 +78,18 @@ def test_a_job_that_was_done_before_it_was_stopped_is_done() -> None:
 
 
 def test_a_lost_end_is_lost_with_what_is_known() -> None:
-    state, reason, diagnosis = _found(Evidence(PREP, shim_lost=True, last_sample=SAMPLE, result=MADE))
+    state, reason, diagnosis = found(Evidence(PREP, shim_lost=True, last_sample=SAMPLE, result=MADE))
     assert (state, reason) == (JobState.LOST, "its end was not seen")
     assert "memory at the last sample: 61 GB" in diagnosis.evidence
     assert any("2,800 records" in fact for fact in diagnosis.evidence)
-    state, reason, diagnosis = _found(Evidence(PREP, shim_lost=True, container_restarted=True, last_sample=SAMPLE))
+    state, reason, diagnosis = found(Evidence(PREP, shim_lost=True, container_restarted=True, last_sample=SAMPLE))
     assert (state, reason) == (JobState.LOST, "container restarted")
     assert "memory at the last sample: 61 GB" in diagnosis.evidence
 
 
 def test_a_program_that_could_not_be_executed() -> None:
     error = "cannot run /no/python: No such file or directory"
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=127, error=error))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=127, error=error))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, error, "not-started")
 
 
@@ -127,47 +99,47 @@ def test_a_program_that_could_not_be_executed() -> None:
 @pytest.mark.parametrize("ended", [{"signal": 9}, {"exit_code": 137}])
 def test_sigkill_is_oom_only_if_the_counter_moved(ended: dict[str, int]) -> None:
     evidence = Evidence(PREP, last_sample=SAMPLE, oom_before=0, oom_after=1, log_tail=b"working\n", **ended)  # type: ignore[arg-type]
-    state, reason, diagnosis = _found(evidence)
+    state, reason, diagnosis = found(evidence)
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "OOM-killed at 61 GB", "oom")
     assert "cgroup oom_kill 0→1" in diagnosis.evidence
 
-    state, reason, diagnosis = _found(dataclasses.replace(evidence, oom_after=0))
+    state, reason, diagnosis = found(dataclasses.replace(evidence, oom_after=0))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "SIGKILL, sender unknown", "sigkill")
     assert "cgroup oom_kill 0→0" in diagnosis.evidence
 
-    state, reason, diagnosis = _found(dataclasses.replace(evidence, oom_before=None))
+    state, reason, diagnosis = found(dataclasses.replace(evidence, oom_before=None))
     assert (reason, diagnosis.cause) == ("SIGKILL, sender unknown", "sigkill")
     assert "OOM kills are not counted here" in diagnosis.evidence
 
 
 def test_more_deaths_than_the_counter_moved_are_only_probable() -> None:
-    state, reason, diagnosis = _found(
+    state, reason, diagnosis = found(
         Evidence(PREP, signal=9, oom_before=3, oom_after=4, sigkills=2, last_sample=SAMPLE)
     )
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "probably OOM-killed at 61 GB", "probable-oom")
 
 
 def test_a_counter_that_moved_does_not_explain_another_end(tmp_path: Path) -> None:
-    evidence = _ran(tmp_path, "raise ValueError('row 7')", oom_before=0, oom_after=1)
-    assert _found(evidence)[1:2] == ("ValueError: row 7",)
+    evidence = ran(tmp_path, "raise ValueError('row 7')", oom_before=0, oom_after=1)
+    assert found(evidence)[1:2] == ("ValueError: row 7",)
 
 
 def test_a_child_that_was_killed_for_memory() -> None:
     log = b"concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly\n"
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=1, log_tail=log, oom_before=0, oom_after=1))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=1, log_tail=log, oom_before=0, oom_after=1))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "a child was OOM-killed", "oom")
 
 
 def test_sigterm_from_outside() -> None:
     log = b'Traceback (most recent call last):\n  File "x", line 1, in f\nOSError: an old trouble\nworking again\n'
-    state, reason, diagnosis = _found(Evidence(PREP, signal=15, log_tail=log))
+    state, reason, diagnosis = found(Evidence(PREP, signal=15, log_tail=log))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "SIGTERM, sender unknown", "sigterm")
 
 
 def test_a_native_crash_names_its_frame(tmp_path: Path) -> None:
-    evidence = _ran(tmp_path, "import ctypes\ndef inner(): ctypes.string_at(0)\ninner()")
+    evidence = ran(tmp_path, "import ctypes\ndef inner(): ctypes.string_at(0)\ninner()")
     assert evidence.signal == signal.SIGSEGV
-    state, reason, diagnosis = _found(evidence)
+    state, reason, diagnosis = found(evidence)
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "crashed: Segmentation fault", "crash")
     assert any(fact.startswith("File ") for fact in diagnosis.evidence)
 
@@ -176,7 +148,7 @@ def test_a_native_crash_names_its_frame(tmp_path: Path) -> None:
 
 
 def test_a_traceback_gives_its_last_exception(tmp_path: Path) -> None:
-    state, reason, diagnosis = _found(_ran(tmp_path, "def f(): return {}['turns']\nf()"))
+    state, reason, diagnosis = found(ran(tmp_path, "def f(): return {}['turns']\nf()"))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "KeyError: 'turns'", "traceback")
     assert any("in f" in fact for fact in diagnosis.evidence)
     assert "exit code 1" in diagnosis.evidence
@@ -189,7 +161,7 @@ try:
 except OSError as error:
     raise RuntimeError("shard not written") from error
 """
-    state, reason, diagnosis = _found(_ran(tmp_path, code))
+    state, reason, diagnosis = found(ran(tmp_path, code))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "disk full", "disk-full")
     assert any("Errno 28" in fact for fact in diagnosis.evidence)
 
@@ -203,11 +175,11 @@ async def main():
         group.create_task(fail())
 asyncio.run(main())
 """
-    assert _found(_ran(tmp_path, code))[1] == "ValueError: prompt 12 has no tokens"
+    assert found(ran(tmp_path, code))[1] == "ValueError: prompt 12 has no tokens"
 
 
 def test_a_missing_module(tmp_path: Path) -> None:
-    _state, reason, diagnosis = _found(_ran(tmp_path, "import nothing_of_that_name.inner"))
+    _state, reason, diagnosis = found(ran(tmp_path, "import nothing_of_that_name.inner"))
     assert (reason, diagnosis.cause) == ("missing module: nothing_of_that_name", "module")
 
 
@@ -215,7 +187,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = "import socket, sys; socket.create_server(('127.0.0.1', int(sys.argv[1])))"
-        state, reason, diagnosis = _found(_ran(tmp_path, code, str(port), spec=SERVE))
+        state, reason, diagnosis = found(ran(tmp_path, code, str(port), spec=SERVE))
         assert diagnosis.cause == "port-in-use"
         assert reason == f"port in use: {port}"
         code = """
@@ -223,7 +195,7 @@ import sys, uvicorn
 async def app(scope, receive, send): pass
 uvicorn.run(app, port=int(sys.argv[1]))
 """
-        state, reason, diagnosis = _found(_ran(tmp_path, code, str(port), spec=SERVE))
+        state, reason, diagnosis = found(ran(tmp_path, code, str(port), spec=SERVE))
         assert (state, reason, diagnosis.cause) == (JobState.FAILED, f"port in use: {port}", "port-in-use")
 
 
@@ -231,7 +203,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     code = (
         "import argparse; p = argparse.ArgumentParser('prep'); p.add_argument('--out', required=True); p.parse_args()"
     )
-    _state, reason, diagnosis = _found(_ran(tmp_path, code))
+    _state, reason, diagnosis = found(ran(tmp_path, code))
     assert diagnosis.cause == "said"
     assert reason == "bad arguments: the following arguments are required: --out"
 
@@ -240,20 +212,20 @@ def test_a_stage_that_says_in_its_result_why_it_could_not_run() -> None:
     said = Result(
         at=1.0, records=0, message="B3: Dataset 'someone/nothing' doesn't exist on the Hub or cannot be accessed."
     )
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=1, result=said))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=1, result=said))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, said.message, "missing")
     said = Result(at=1.0, records=0, message="B3: no folder data/sources/B3")
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=1, result=said))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=1, result=said))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, said.message, "said")
 
 
 def test_a_stage_that_says_in_its_last_line_why_it_could_not_run() -> None:
     log = b"loading\npipeline.merge: error: data/responses: no answers there\n"
-    assert _found(Evidence(PREP, exit_code=1, log_tail=log))[1] == "data/responses: no answers there"
+    assert found(Evidence(PREP, exit_code=1, log_tail=log))[1] == "data/responses: no answers there"
 
 
 def test_a_full_disk_that_the_agent_saw() -> None:
-    assert _found(Evidence(PREP, exit_code=1, enospc=True))[1:2] == ("disk full",)
+    assert found(Evidence(PREP, exit_code=1, enospc=True))[1:2] == ("disk full",)
 
 
 _FRAME = 'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\n    run()\n'
@@ -267,7 +239,12 @@ _FRAME = 'Traceback (most recent call last):\n  File "job.py", line 3, in <modul
             "cuda-oom",
             "CUDA out of memory: 2.50 GiB",
         ),
-        ("RuntimeError: Please try to increase --mem-fraction-static.", "cuda-oom", "CUDA out of memory"),
+        # SGLang, model_executor/model_runner.py: what is left after the weights is less than nothing.
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+            "kv-memory",
+            "no GPU memory left for the KV cache",
+        ),
         (
             "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2395, unhandled system error",
             "nccl",
@@ -354,33 +331,33 @@ _FRAME = 'Traceback (most recent call last):\n  File "job.py", line 3, in <modul
 )
 def test_errors_that_are_known(error: str, cause: str, reason: str) -> None:
     log = f"starting\n{_FRAME}{error}\n".encode()
-    state, found, diagnosis = _found(Evidence(PREP, exit_code=1, log_tail=log))
-    assert (state, diagnosis.cause, found) == (JobState.FAILED, cause, reason)
+    state, words, diagnosis = found(Evidence(PREP, exit_code=1, log_tail=log))
+    assert (state, diagnosis.cause, words) == (JobState.FAILED, cause, reason)
 
 
 def test_an_error_of_our_own_server_is_not_one_of_the_hub() -> None:
     error = "httpx.HTTPStatusError: Client error '404 Not Found' for url 'http://127.0.0.1:30000/generate'"
-    _, reason, diagnosis = _found(Evidence(PREP, exit_code=1, log_tail=(_FRAME + error).encode()))
+    _, reason, diagnosis = found(Evidence(PREP, exit_code=1, log_tail=(_FRAME + error).encode()))
     assert diagnosis.cause == "traceback"
     assert reason == error[:REASON_LIMIT]
 
 
 def test_a_trouble_that_was_overcome_is_not_the_cause() -> None:
     log = "[Errno 98] address already in use, trying the next\n" + _FRAME + "ValueError: row 7\n"
-    assert _found(Evidence(PREP, exit_code=1, log_tail=log.encode()))[1] == "ValueError: row 7"
+    assert found(Evidence(PREP, exit_code=1, log_tail=log.encode()))[1] == "ValueError: row 7"
 
 
 def test_a_rank_says_its_name_before_every_line() -> None:
     lines = (_FRAME + "ValueError: loss is NaN").splitlines()
     log = "\n".join(f"[rank0]: {line}" for line in lines) + "\n[rank0]:[W123] destroy_process_group() was not called\n"
-    assert _found(Evidence(PREP, exit_code=1, log_tail=log.encode()))[1] == "ValueError: loss is NaN"
+    assert found(Evidence(PREP, exit_code=1, log_tail=log.encode()))[1] == "ValueError: loss is NaN"
 
 
 def test_nothing_known_says_the_facts() -> None:
-    state, reason, diagnosis = _found(Evidence(PREP, exit_code=5, log_tail=b"step 1\nstep 2\n", last_sample=SAMPLE))
+    state, reason, diagnosis = found(Evidence(PREP, exit_code=5, log_tail=b"step 1\nstep 2\n", last_sample=SAMPLE))
     assert (state, reason, diagnosis.cause) == (JobState.FAILED, "exit code 5, cause unknown", "unknown")
     assert diagnosis.evidence == ("exit code 5", "memory at the last sample: 61 GB", "last line of its log: step 2")
-    assert _found(Evidence(PREP))[1] == "its end was not seen, cause unknown"
+    assert found(Evidence(PREP))[1] == "its end was not seen, cause unknown"
 
 
 # --- SGLang ----------------------------------------------------------------------------------------------------------
@@ -396,35 +373,51 @@ def test_a_launcher_that_killed_itself_is_known_by_the_first_traceback(ended: di
         "AssertionError: kv indices out of range\n\n" + _SIGQUIT + _FRAME + "asyncio.exceptions.CancelledError\n"
     )
     evidence = Evidence(SERVE, log_tail=log.encode(), oom_before=0, oom_after=0, **ended)  # type: ignore[arg-type]
-    state, reason, diagnosis = _found(evidence)
+    state, reason, diagnosis = found(evidence)
     assert (state, diagnosis.cause) == (JobState.FAILED, "server-child")
     assert reason == "a child of the server died: AssertionError: kv indices out of range"
     assert any("SIGQUIT" in fact for fact in diagnosis.evidence)
     # Another job's OOM kill at the same time does not change that.
-    assert _found(dataclasses.replace(evidence, oom_after=1))[2].cause == "server-child"
+    assert found(dataclasses.replace(evidence, oom_after=1))[2].cause == "server-child"
 
     out = log.replace("AssertionError: kv indices out of range", "torch.OutOfMemoryError: CUDA out of memory.")
-    assert _found(dataclasses.replace(evidence, log_tail=out.encode()))[1] == "CUDA out of memory"
+    assert found(dataclasses.replace(evidence, log_tail=out.encode()))[1] == "CUDA out of memory"
 
 
 def test_a_scheduler_that_the_kernel_killed() -> None:
     log = "[2025-11-29 14:02:10] Subprocess scheduler_0 (pid=812) crashed with exit code -9\n" + _SIGQUIT
     evidence = Evidence(SERVE, signal=9, log_tail=log.encode(), oom_before=0, oom_after=1, last_sample=SAMPLE)
-    assert _found(evidence)[1] == "a child was OOM-killed at 61 GB"
-    _state, reason, diagnosis = _found(dataclasses.replace(evidence, oom_after=0))
-    assert (reason, diagnosis.cause) == ("a child of the server died", "server-child")
+    assert found(evidence)[1] == "a child was OOM-killed at 61 GB"
+    _state, reason, diagnosis = found(dataclasses.replace(evidence, oom_after=0))
+    assert (reason, diagnosis.cause) == ("the server's scheduler_0 died of SIGKILL", "server-child")
     assert any("exit code -9" in fact for fact in diagnosis.evidence)
 
 
 def test_a_server_that_hung() -> None:
-    log = "[2025-11-29 14:02:10 TP0] Watchdog timeout (self.watchdog_timeout=300)\npy-spy dump\n" + _SIGQUIT
+    # SGLang's words, utils/watchdog.py; a soft one dumps the stacks and ends nothing.
+    hung = "[2026-09-22 01:05:16] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n"
+    log = hung + "py-spy dump\n" + _SIGQUIT
     for tail in (log, log.replace(_SIGQUIT, "")):
-        state, reason, diagnosis = _found(Evidence(SERVE, signal=9, log_tail=tail.encode()))
-        assert (state, reason, diagnosis.cause) == (JobState.FAILED, "server hung: watchdog timeout", "watchdog")
+        state, reason, diagnosis = found(Evidence(SERVE, signal=9, log_tail=tail.encode()))
+        words = "server hung: watchdog timeout after 300 s"
+        assert (state, reason, diagnosis.cause) == (JobState.FAILED, words, "watchdog")
+
+    soft = log.replace("soft=False", "soft=True")
+    assert found(Evidence(SERVE, signal=9, log_tail=soft.encode()))[2].cause == "server-child"
+
+
+def test_a_traceback_of_a_request_is_not_what_the_scheduler_died_of() -> None:
+    asked = "[2025-11-29 11:00:00] request failed\n" + _FRAME + "ValueError: prompt is empty\n"
+    died = (
+        "[2025-11-29 14:02:09 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "scheduler.py", line 3300, in run_scheduler_process\nAssertionError: kv indices out of range\n'
+    )
+    log = asked + died + died.replace("TP3", "TP4").replace("kv indices out of range", "peer closed") + _SIGQUIT
+    assert "kv indices out of range" in found(Evidence(SERVE, signal=9, log_tail=log.encode()))[1]
 
 
 def test_a_service_that_ends_by_itself_failed() -> None:
-    state, reason, _diagnosis = _found(Evidence(SERVE, exit_code=0, log_tail=b"bye\n"))
+    state, reason, _diagnosis = found(Evidence(SERVE, exit_code=0, log_tail=b"bye\n"))
     assert (state, reason) == (JobState.FAILED, "the service ended by itself (exit code 0)")
 
 
