@@ -56,14 +56,15 @@ class Ledger:
     def held(self, wanted: Sequence[int], look: Look) -> str:
         """What keeps a job from these devices, on which none of ours runs; "" where nothing does."""
         used = {gpu.index: gpu.memory_used for gpu in look.gpus}
+        # What was read before a job ended there is what that job itself held.
+        unread = [index for index in wanted if index in used and look.at <= self.ended.get(index, 0.0)]
         over = {}
         for index in wanted:
-            if index not in self.before or index not in used:
+            if index not in self.before or index not in used or index in unread:
                 continue
             if used[index] > max(self.before[index] + MARGIN, FLOOR):
                 over[index] = used[index] - self.before[index]
         if not over:
-            unread = [index for index in wanted if index in used and look.at <= self.ended.get(index, 0.0)]
             return f"GPU {unread[0]}: what it still holds is being read" if unread else ""
         figure = in_words(max(over.values()))
         if len(over) == 1:

@@ -23,7 +23,7 @@ from pipeline.agent.gpu_faults import GpuFault, in_words, meaning
 from pipeline.agent.gpu_wait import VISIBLE, Look, devices
 from pipeline.protocol import STALE_S, GpuSample, JobSpec
 
-INTERVAL_S: Final = 1.0
+INTERVAL_S: Final = 0.5
 READER: Final = str(Path(__file__).with_name("gpu_reader.py"))
 HUNG_S: Final = 60.0
 """A reader that was silent so long is killed. One that the driver holds cannot be: then there is no second."""

@@ -35,6 +35,9 @@ from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 RETRY_S: Final = 1.0
 LOOKING_S: Final = 15.0
 """An agent that has not looked at its jobs for so long is stuck."""
+GPUS_S: Final = 0.25
+"""How soon the memory of a GPU is looked at again while a job waits for it."""
+
 QUEUE_WORDS_S: Final = 10.0
 """How often the reason of a queued job may change: the memory that is left changes all the time."""
 
@@ -63,6 +66,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = False
         self._closing = False
+        self._gpus_again: asyncio.TimerHandle | None = None
         self._draining = False
         self._noted: set[str] = set()
         self._stuck: float | None = None  # monotonic; since when the plan cannot be followed
@@ -188,6 +192,10 @@ class Supervisor:
                 or time.monotonic() - job.told_at > QUEUE_WORDS_S
             ):
                 self.board.set(job, JobState.QUEUED, reason)
+        if any(job.run is None and job.held and job.spec.resources.gpus for job in ready):
+            if self._gpus_again is not None:
+                self._gpus_again.cancel()
+            self._gpus_again = asyncio.get_running_loop().call_later(GPUS_S, self.wake)
 
     # --- attempts ---
 

@@ -58,6 +58,7 @@ def test_a_device_is_free_when_it_holds_no_more_than_before(ledger: Ledger) -> N
     ledger.begin((0, 1), Look(1.0, _gpus(3 * GB, 0, 0)))
     ledger.end((0, 1), 10.0)
     assert ledger.held((0, 1), Look(10.0, _gpus(3 * GB, 0, 0))) == "GPU 0: what it still holds is being read"
+    assert ledger.held((0,), Look(9.0, _gpus(134 * GB))) == "GPU 0: what it still holds is being read", "its own"
     assert ledger.held((0, 1), Look(11.0, _gpus(134 * GB, 0, 0))) == "GPU 0: 131 GB still held"
     assert ledger.held((0, 1), Look(11.0, _gpus(134 * GB, 90 * GB, 0))) == "GPUs 0, 1: up to 131 GB still held"
     assert ledger.held((0, 1), Look(11.0, _gpus(4 * GB, 2 * GB, 0))) == ""
