@@ -38,7 +38,7 @@ def circumstances() -> dict[str, object]:
         "machine": {
             "cores": os.cpu_count(),
             "architecture": platform.machine(),
-            "kernel": platform.release(),
+            "kernel": platform.release().partition("-")[0],
             "python": platform.python_version(),
         },
         "load_before": round(os.getloadavg()[0], 2),
