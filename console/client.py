@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from console.link.channel import LINK_HEADER, AgentChannel
-from console.link.errors import AgentError, LinkDown, LinkError, one_line
+from console.link.errors import AgentError, LinkDown, LinkError, OutcomeUnknown, one_line
 from console.link.reconnect import Link
 from pipeline.protocol import (
     BEAT_S,
@@ -49,7 +49,8 @@ class AgentClient:
     """Use as an async context manager. ``bridge`` comes from ``console.link.channel.bridge_argv``.
 
     Every method raises ``AgentError`` where the agent refused and ``LinkDown`` where the wire failed. A change (apply,
-    action, upgrade, …) that the wire lost is sent again as it was, which the agent recognises, until its fate is known.
+    action, upgrade, …) that the wire lost is sent again as it was, which the agent recognises, until its fate is known;
+    after ``RESOLVE_S`` that is given up with ``OutcomeUnknown``: nobody wants a restart an hour late.
     """
 
     def __init__(self, link: Link, bridge: Sequence[str]) -> None:
@@ -103,6 +104,10 @@ class AgentClient:
     async def notify_test(self, request: NotifyTest) -> ActionReply:
         """Send a test message now. The reply says what the servers answered."""
         return await self._change("POST", "/v1/notify/test", request, ActionReply)
+
+    async def withdraw(self, request: ActionRequest) -> ActionReply:
+        """What became of a request that ended in ``OutcomeUnknown``; if nothing did, nothing will."""
+        return await self._change("POST", "/v1/withdraw", request, ActionReply)
 
     async def upgrade(self, release: str, request: ActionRequest) -> ActionReply:
         return await self._change("POST", f"/v1/upgrade?release={quote(release)}", request, ActionReply)
@@ -161,12 +166,12 @@ class AgentClient:
             except LinkDown as down:
                 left = deadline - time.monotonic()
                 if left <= _PAUSE_S:
-                    raise LinkDown(f"not known whether it was done: {down}") from None
+                    raise OutcomeUnknown(f"not known whether it was done: {down}") from None
                 await asyncio.sleep(_PAUSE_S)
                 try:
                     await self._link.connected(left)
                 except LinkError as still:
-                    raise LinkDown(f"not known whether it was done: {still}") from None
+                    raise OutcomeUnknown(f"not known whether it was done: {still}") from None
 
     async def _send(
         self, method: str, path: str, body: bytes | None, kind: type[T], parameters: dict[str, str | int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from console.view import Snapshot
@@ -13,6 +13,14 @@ JobAction = Literal["start", "stop", "restart", "restart-with-dependents", "kill
 
 class ControlError(Exception):
     """An action or a fetch that did not succeed, in one line for the operator."""
+
+
+class UnknownOutcome(ControlError):  # noqa: N818 - states what is
+    """Not known whether it was done. ``outcome`` waits for the link and tells; what was not done by then never is."""
+
+    def __init__(self, text: str, outcome: Callable[[], Awaitable[ActionReply]]) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 class Controls(Protocol):
@@ -32,10 +40,10 @@ class Controls(Protocol):
         """
 
     async def act(self, action: JobAction, job: str) -> ActionReply:
-        """Do ``action`` to ``job``; the reply says whether it was done, and what."""
+        """Do ``action`` to ``job``; the reply says whether it was done, and what. May raise ``UnknownOutcome``."""
 
     async def restart_crashed(self) -> ActionReply:
-        """Restart every job in one of the crashed states."""
+        """Restart every job in one of the crashed states. May raise ``UnknownOutcome``."""
 
     async def detail(self, job: str) -> JobDetail:
         """Spec, status, attempts and masked environment of ``job``."""

@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from console import clock
-from console.controls import ControlError, JobAction
-from console.link.errors import AgentError, DeployError, LinkError, LinkRefused
+from console.controls import ControlError, JobAction, UnknownOutcome
+from console.link.errors import AgentError, DeployError, LinkError, LinkRefused, OutcomeUnknown
 from console.view import LinkView, Message, Refresh, Snapshot, fold
 from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
 
@@ -175,13 +175,37 @@ class Session:
         except LinkError as error:
             raise ControlError(str(error)) from None
 
-    async def act(self, action: JobAction, job: str) -> ActionReply:
+    async def _change(self, call: Callable[[AgentClient, ActionRequest], Awaitable[ActionReply]]) -> ActionReply:
         request = self._request()
-        return await self._ask(lambda client: client.action(job, action, request))
+
+        async def send(client: AgentClient) -> ActionReply:
+            try:
+                return await call(client, request)
+            except OutcomeUnknown as error:
+                raise UnknownOutcome(str(error), lambda: self._outcome(request)) from None
+
+        return await self._ask(send)
+
+    async def _outcome(self, request: ActionRequest) -> ActionReply:
+        """Ask over the next link that works what became of a request."""
+
+        async def ask(client: AgentClient) -> ActionReply:
+            try:
+                return await client.withdraw(request)
+            except AgentError as error:  # one that is older than this question
+                return ActionReply(False, f"still not known, the job's state tells: {error}")
+
+        while True:
+            with contextlib.suppress(ControlError):
+                if self.snapshot.link.state == "live":
+                    return await self._ask(ask)
+            await asyncio.sleep(FIRST_PAUSE_S)
+
+    async def act(self, action: JobAction, job: str) -> ActionReply:
+        return await self._change(lambda client, request: client.action(job, action, request))
 
     async def restart_crashed(self) -> ActionReply:
-        request = self._request()
-        return await self._ask(lambda client: client.restart_crashed(request))
+        return await self._change(lambda client, request: client.restart_crashed(request))
 
     async def detail(self, job: str) -> JobDetail:
         return await self._ask(lambda client: client.detail(job))

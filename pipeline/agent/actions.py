@@ -56,6 +56,12 @@ def stop_all(board: Board, request: ActionRequest) -> ActionReply:
     return once(board, request, "stop all", jobs, deed)
 
 
+def withdraw(board: Board, request: ActionRequest) -> ActionReply:
+    """What became of a request whose answer was lost. One that never came will not be done if it comes late."""
+    reply = ActionReply(False, f"not done: taken back by {request.by} before it came")
+    return once(board, request, "take back a request", [], lambda: (reply, []))
+
+
 def once(
     board: Board,
     request: ActionRequest,

@@ -80,6 +80,7 @@ class Api:
         changing = [
             self._route("/v1/plan", self.plan, "PUT"),
             self._route("/v1/restart-crashed", self.restart_crashed, "POST"),
+            self._route("/v1/withdraw", self.withdraw, "POST"),
             self._route("/v1/notify/test", self.notify_test, "POST"),
             self._route("/v1/upgrade", self.upgrade, "POST"),
             self._route("/v1/shutdown", self.shutdown, "POST"),
@@ -177,6 +178,9 @@ class Api:
         reply = actions.restart_crashed(self._board, await _body(request, ActionRequest))
         self._supervisor.wake()
         return _json(reply)
+
+    async def withdraw(self, request: Request) -> Response:
+        return _json(actions.withdraw(self._board, await _body(request, ActionRequest)))
 
     async def notify_test(self, request: Request) -> Response:
         return _json(await self._supervisor.outside.test(await _body(request, NotifyTest)))

@@ -42,6 +42,11 @@ class Relay:
         self.cut(answers_only=pieces > 0)
         self._left = pieces
 
+    @property
+    def passes(self) -> bool:
+        """Whether anything passes from the client to the server."""
+        return self._there.is_set()
+
     def mend(self) -> None:
         self._left = None
         self._there.set()

@@ -9,7 +9,7 @@ from uuid import uuid4
 from textual.screen import Screen
 from textual.widgets import Input
 
-from console.controls import ControlError, Controls, JobAction
+from console.controls import ControlError, Controls, JobAction, UnknownOutcome
 from console.tui.keymap import Scope, Situation
 from console.tui.screens.confirm import Confirm
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
@@ -223,6 +223,9 @@ class DeckScreen(Screen[None]):
         async def work() -> None:
             try:
                 reply = await ask()
+            except UnknownOutcome as error:
+                self.say(Tone.BAD, f"{doing}: {error}; told here when the link is back")
+                reply = await error.outcome()
             except ControlError as error:
                 self.say(Tone.BAD, f"{doing}: {error}")
                 return
