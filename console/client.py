@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from console.link.channel import LINK_HEADER, AgentChannel
+from console.link.channel import LINK_HEADER, REFUSED, AgentChannel
 from console.link.errors import AgentError, LinkDown, LinkError, OutcomeUnknown, one_line
 from console.link.reconnect import Link
 from pipeline.protocol import (
@@ -40,6 +40,9 @@ RESOLVE_S: Final = 30.0
 """How long a change whose fate is unknown is sent again before it is reported as unknown."""
 
 LONGEST_LINE: Final = 16 << 20
+REFUSALS: Final = 10
+"""How often a request that the SSH server opens no session for is tried."""
+
 _PAUSE_S: Final = 0.3
 
 Action = Literal["start", "stop", "restart", "restart-with-dependents", "kill", "waive"]
@@ -60,10 +63,12 @@ class AgentClient:
     async def __aenter__(self) -> Self:
         await self._channel.__aenter__()
         self._http = self._channel.http()
+        self._streams = self._channel.http()  # of its own: the stream would take the connection that waits for a key
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
+        await self._streams.aclose()
         await self._channel.__aexit__()
 
     async def state(self, *, any_protocol: bool = False) -> State:
@@ -126,7 +131,7 @@ class AgentClient:
         timeout = httpx.Timeout(SILENCE_S, connect=10.0)
         decoder = msgspec.json.Decoder(StreamLine)
         try:
-            async with self._http.stream("GET", "/v1/events", params={"since": since}, timeout=timeout) as response:
+            async with self._streams.stream("GET", "/v1/events", params={"since": since}, timeout=timeout) as response:
                 if response.is_error:
                     await response.aread()
                     raise _refusal(response)
@@ -181,7 +186,14 @@ class AgentClient:
         begun = time.monotonic()
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
-            response = await self._http.request(method, path, content=body, params=parameters or None, headers=headers)
+            for _ in range(REFUSALS):
+                async with self._link.sessions.requests.place():
+                    response = await self._http.request(
+                        method, path, content=body, params=parameters or None, headers=headers
+                    )
+                if response.headers.get(LINK_HEADER) != REFUSED:
+                    break
+                await asyncio.sleep(_PAUSE_S)  # now another request's session serves this one too
         except httpx.TransportError as error:
             raise self._down(error, begun) from None
         if response.is_error:
@@ -209,7 +221,7 @@ def _refusal(response: httpx.Response) -> LinkError:
         text = one_line(msgspec.json.decode(response.content, type=Problem).error)
     except msgspec.MsgspecError:
         text = f"the agent answered {response.status_code}: {one_line(response.text, 200)}"
-    return LinkDown(text) if response.headers.get(LINK_HEADER) == "down" else AgentError(text)
+    return LinkDown(text) if LINK_HEADER in response.headers else AgentError(text)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:

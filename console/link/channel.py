@@ -2,7 +2,8 @@
 
 The bridge (``pipeline/agent/bridge.py``) joins its standard input and output to the agent's socket in the container.
 Where it cannot be started or ends before it gave an answer, this side answers the HTTP request itself, with status 502,
-the header ``LINK_HEADER`` and the reason; so the reason reaches exactly the caller it concerns.
+the header ``LINK_HEADER`` and the reason; so the reason reaches exactly the caller it concerns. What a login shell's
+start-up files print in front of the answer is passed over.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from typing import Self
 import asyncssh
 import httpx
 
-from console.link.errors import LinkDown, last_line, one_line
-from console.link.reconnect import SESSIONS, Link
+from console.link.errors import LinkDown, SessionRefused, last_line, one_line
+from console.link.reconnect import Link
+from console.link.sessions import SESSIONS
 
 LINK_HEADER = "x-draftdeck-link"
+DOWN, REFUSED = "down", "refused"  # values of that header; refused: nothing was sent, another session may serve it
 LINGER_S = 5.0  # how long a silent answer is waited for after the local side has closed
+ANSWER = b"HTTP/1.1 "  # what the agent's answer begins with
+NOISE_LIMIT = 1 << 20  # bytes in front of it
 _CHUNK = 65536
 _LONGEST_TEMPORARY_FOLDER = 80  # a socket's whole path has at most 103 bytes on macOS, 107 on Linux
 
@@ -85,6 +90,7 @@ class AgentChannel:
         task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        verdict = DOWN
         try:
             async with contextlib.AsyncExitStack() as stack:
                 try:
@@ -92,10 +98,11 @@ class AgentChannel:
                     answered, failure = await _join(process, reader, writer)
                 except LinkDown as down:
                     answered, failure = 0, str(down)
+                    verdict = REFUSED if isinstance(down, SessionRefused) else DOWN
                 if failure:
                     self._failed = (time.monotonic(), failure)
                     if not answered:
-                        await _answer(reader, writer, failure)
+                        await _answer(reader, writer, verdict, failure)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -120,8 +127,10 @@ async def _join(
         broken = down.result()
         if not broken:
             await process.wait_closed()
-        if not broken and process.exit_status == 0:
+        if not broken and process.exit_status == 0 and (carried.back or up.done()):
             return carried.back, ""
+        if not broken and process.exit_status == 0:
+            broken = f"the login shell ended the session: {last_line(carried.noise) or 'without a word'}"
         if not broken and process.returncode is None:
             broken = "the connection broke"
         return carried.back, broken or last_line(await said) or f"the bridge ended with code {process.returncode}"
@@ -132,9 +141,19 @@ async def _join(
 
 
 class _Carried:
-    """Counts bytes that came back, readable while they are carried."""
+    """What came back so far: bytes of the answer, and what stood in front of it."""
 
     back = 0
+    noise = b""
+
+    def answer(self, data: bytes) -> bytes:
+        """The part of ``data`` that belongs to the answer."""
+        if not self.back:
+            self.noise += data
+            at = self.noise.find(ANSWER)
+            self.noise, data = (self.noise, b"") if at < 0 else (self.noise[:at], self.noise[at:])
+        self.back += len(data)
+        return data
 
 
 async def _carry_up(reader: asyncio.StreamReader, process: asyncssh.SSHClientProcess[bytes]) -> None:
@@ -152,7 +171,9 @@ async def _carry_down(
     """Returns how the wire broke, or nothing after a regular end (also where our own side has gone)."""
     try:
         while data := await process.stdout.read(_CHUNK):
-            carried.back += len(data)
+            data = carried.answer(data)
+            if len(carried.noise) > NOISE_LIMIT:
+                return f"the login shell prints without end: {one_line(carried.noise[:200], 80)}"
             try:
                 writer.write(data)
                 await writer.drain()
@@ -172,10 +193,10 @@ async def _error_output(process: asyncssh.SSHClientProcess[bytes]) -> bytes:
     return kept
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> None:
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verdict: str, text: str) -> None:
     """Answer the HTTP request in the agent's place."""
     body = json.dumps({"error": text}).encode()
-    head = f"HTTP/1.1 502 Bad Gateway\r\n{LINK_HEADER}: down\r\nContent-Type: application/json\r\n"
+    head = f"HTTP/1.1 502 Bad Gateway\r\n{LINK_HEADER}: {verdict}\r\nContent-Type: application/json\r\n"
     try:
         writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()

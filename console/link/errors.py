@@ -16,6 +16,10 @@ class LinkDown(LinkError):  # noqa: N818 - states what is, on the screen too
     """The wire failed, or nobody answers at its other end. The link goes on trying by itself."""
 
 
+class SessionRefused(LinkDown):
+    """The server opened no session; nothing has been sent."""
+
+
 class OutcomeUnknown(LinkDown):
     """The wire failed while a change was on its way. ``AgentClient.withdraw`` tells later what became of it."""
 

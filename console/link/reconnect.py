@@ -15,8 +15,9 @@ import asyncssh
 
 from console import clock
 from console.link.connect import Connection, Endpoint, open_connection
-from console.link.errors import LinkDown, LinkRefused, one_line
+from console.link.errors import LinkDown, LinkRefused, SessionRefused, one_line
 from console.link.hostkeys import ANY_NEW_KEY
+from console.link.sessions import Sessions
 
 LARGE = 1 << 20
 """Input of more bytes than this travels over a connection of its own, so that the panes never wait behind it."""
@@ -24,7 +25,7 @@ LARGE = 1 << 20
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 15.0
 SETTLED_S = 10.0  # a connection that lived so long counts as a success
-SESSIONS = 9  # at once on one connection; OpenSSH allows 10 unless told otherwise
+REFUSED_S = 5.0  # how long a command that is refused a session tries again: one that has just ended may still count
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Link:
         self._watchers: set[asyncio.Queue[LinkStatus]] = set()
         self._connection: asyncssh.SSHClientConnection | None = None
         self._retry = asyncio.Event()
-        self._sessions = asyncio.Semaphore(SESSIONS)
+        self.sessions = Sessions()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -121,9 +122,16 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def session(self, argv: Sequence[str]) -> AsyncIterator[asyncssh.SSHClientProcess[bytes]]:
-        """A running remote command with byte streams, closed at the end. At most ``SESSIONS`` at once; others wait."""
-        async with self._sessions:
-            process = await _start(self.require_live(), argv)
+        """A running remote command with byte streams, closed at the end; waits while there are too many.
+
+        Raises ``SessionRefused`` where the server opens none, and then has fewer places for the next.
+        """
+        async with self.sessions.open.place():
+            try:
+                process = await _start(self.require_live(), argv)
+            except SessionRefused:
+                self.sessions.refused()
+                raise
             try:
                 yield process
             finally:
@@ -132,8 +140,8 @@ class Link:
     async def _run_on(
         self, ssh: asyncssh.SSHClientConnection, argv: Sequence[str], data: bytes, timeout_s: float
     ) -> Completed:
-        async with self._sessions:
-            process = await _start(ssh, argv)
+        async with self.sessions.open.place():
+            process = await _start_patiently(ssh, argv)
             try:
                 async with asyncio.timeout(timeout_s):
                     with contextlib.suppress(BrokenPipeError):  # a command may end before it has read its input
@@ -198,6 +206,7 @@ class Link:
         """Be live until the connection ends; return how many seconds that was."""
         start = time.monotonic()
         self._connection = connection.ssh
+        self.sessions.anew()
         self._set(LinkStatus("live", clock.now()))
         reason = "closed"
         try:
@@ -213,6 +222,19 @@ async def _start(ssh: asyncssh.SSHClientConnection, argv: Sequence[str]) -> asyn
     try:
         return await ssh.create_process(shlex.join(argv), encoding=None, request_pty=False)
     except asyncssh.ChannelOpenError as error:
-        raise LinkDown(f"the SSH server opened no session for {argv[0]}: {one_line(str(error))}") from None
+        raise SessionRefused(
+            f"the SSH server opened no further session ({one_line(str(error))}): it needs MaxSessions 2 or more"
+        ) from None
     except (asyncssh.Error, OSError) as error:
         raise LinkDown(f"the connection broke: {one_line(str(error))}") from None
+
+
+async def _start_patiently(ssh: asyncssh.SSHClientConnection, argv: Sequence[str]) -> asyncssh.SSHClientProcess[bytes]:
+    deadline = time.monotonic() + REFUSED_S
+    while True:
+        try:
+            return await _start(ssh, argv)
+        except SessionRefused:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)

@@ -45,8 +45,8 @@ Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 BODY_LIMIT: Final = 16 << 20
 EVENTS_IN_STATE: Final = 200
 PAGE: Final = 64 * 1024
-PAGE_LIMIT: Final = 1 << 20
 SEARCH_BUDGET: Final = 64 << 20
+ATTEMPTS: Final = 500
 POINTS: Final = 200
 POINTS_LIMIT: Final = 5000
 
@@ -131,13 +131,13 @@ class Api:
         job = self._job(request)
         folder = self._folder(job, job.status.attempt)
         environment = await asyncio.to_thread(_environment, folder) if job.status.attempt else {}
-        attempts = self._board.store.attempts(job.spec.name)
+        attempts = self._board.store.attempts(job.spec.name)[-ATTEMPTS:]
         return _json(JobDetail(job.spec, job.status, attempts, environment, str(folder)))
 
     async def log(self, request: Request) -> Response:
         job, attempt = self._attempt(request)
         offset = _number(request, "offset", -PAGE, -(1 << 62), 1 << 62)
-        limit = _number(request, "limit", PAGE, 1, PAGE_LIMIT)
+        limit = _number(request, "limit", PAGE, 1, logs.PAGE_LIMIT)
         path = self._folder(job, attempt) / "log"
         page = await asyncio.to_thread(logs.page, path, offset, limit)
         if not page.size:  # the log of an old attempt may have been given back with its folder

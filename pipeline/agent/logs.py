@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from pipeline.agent.holes import data_from
 
 INDEX_EVERY_S: Final = 1.0
-PAGE_LIMIT: Final = 1 << 20
+PAGE_LIMIT: Final = 767 << 10  # a MiB as it travels
 BLOCK: Final = 1 << 20
 LINE_KEPT: Final = 1 << 16
 """Of a longer line, search forgets the front; it still finds what the line holds."""

@@ -18,7 +18,8 @@ from console.link import channel as channel_room
 from console.link.channel import LINK_HEADER, AgentChannel, bridge_argv
 from console.link.connect import Endpoint
 from console.link.deploy import local_release
-from console.link.reconnect import SESSIONS, Link
+from console.link.reconnect import Link
+from console.link.sessions import SESSIONS
 from pipeline.agent import paths
 from tests.link.conftest import Server
 
@@ -63,7 +64,7 @@ def answers(text: bytes) -> Serve:
 
 
 async def test_many_bytes_both_ways_and_half_closed(server: Server, workdir: Path, release: str) -> None:
-    there, here = os.urandom(SIZE), os.urandom(SIZE)
+    there, here = channel_room.ANSWER + os.urandom(SIZE), os.urandom(SIZE)
     seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
