@@ -11,36 +11,28 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from console.client import AgentClient
-from console.demo_config import SOURCES, demo_config
-from console.link.channel import bridge_argv
 from console.link.connect import Endpoint
-from console.link.deploy import deploy, ensure_agent
-from console.link.reconnect import Link
 from pipeline.agent import paths
-from pipeline.protocol import ApplyRequest, JobSpec, Plan, RestartPolicy
-from tests.agent.rig import until
 from tests.link.conftest import through
-from tests.link.relay import Relay
-from tests.pseudo_terminal import Terminal, on_terminal
+from tests.link.real_console import console, prepare, relayed, starts
+from tests.pseudo_terminal import Terminal
 from tests.sshd import OpenSshServer
 
 ONE_WAY_S: Final = 0.025
 ROUNDS: Final = 36
 QUICK_ROUNDS: Final = 8
-SCRIPT: Final = 'echo $$ >> "{folder}/{name}.starts"; exec sleep 100000'
 PEER_ROUNDS: Final = 20
 
 
@@ -69,11 +61,14 @@ def measure(quick: bool = False) -> dict[str, Any]:
         server = OpenSshServer(folder / "sshd")
         server.start()
         stack.callback(server.kill)
-        relay = stack.enter_context(relayed(server))
-        console, keys = rounds_of_console(server, relay, folder, rounds)
-        own, shared = peer(through(relay, server), folder)
+        it = stack.enter_context(relayed(server.port, ONE_WAY_S))
+        endpoint = through(it.relay, server)
+        (folder / "work").mkdir()
+        stack.callback(end, folder / "work")
+        deaths, keys = operated(server, endpoint, folder, rounds)
+        own, shared = peer(endpoint, folder)
     times = {
-        "job SIGKILLed → on the screen": console,
+        "job SIGKILLed → on the screen": deaths,
         "key r → new process runs": keys,
         "ssh host true, new connection": own,
         "ssh host true, open connection": shared,
@@ -91,44 +86,22 @@ def measure(quick: bool = False) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def relayed(server: OpenSshServer) -> Iterator[Relay]:
-    """The relay on an event loop of its own, so that what measures does not hold it up."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    relay = Relay(server.port, one_way_s=ONE_WAY_S)
-    asyncio.run_coroutine_threadsafe(relay.__aenter__(), loop).result()
-    try:
-        yield relay
-    finally:
-        asyncio.run_coroutine_threadsafe(relay.__aexit__(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def rounds_of_console(server: OpenSshServer, relay: Relay, folder: Path, rounds: int) -> tuple[Times, Times]:
+def operated(server: OpenSshServer, endpoint: Endpoint, folder: Path, rounds: int) -> tuple[Times, Times]:
     """How long deaths take to the screen, and restarts from the key; a job a round."""
     names = [f"bench:{number:02}" for number in range(rounds)]
-    workdir = folder / "work"
-    workdir.mkdir()
-    asyncio.run(prepare(server.endpoint, workdir, folder, names))
-    try:
-        argv = (sys.executable, "-m", "console.cli", "--config", str(write_config(relay, server, folder)))
-        with on_terminal(argv, columns=140, lines=50) as terminal:
-            terminal.read_until(names[-1], 60)
-            deaths, restarts = [], []
-            for name in names:
-                terminal.drain(random.uniform(0.5, 1.5))
-                deaths.append(until_shown(terminal, folder, name))
-                terminal.write(b"n")
-                terminal.read_until(f"{name} failed ·", since=len(terminal.seen))
-                terminal.drain(random.uniform(0.3, 1.0))
-                restarts.append(until_running(terminal, folder, name))
-            return Times.of(deaths), Times.of(restarts)
-    finally:
-        end(workdir)
+    asyncio.run(prepare(server.endpoint, folder, names))
+    deaths, restarts = [], []
+    with console(endpoint, folder) as terminal:
+        terminal.read_until(names[-1], 60)
+        for name in names:
+            terminal.drain(random.uniform(0.5, 1.5))
+            deaths.append(until_shown(terminal, folder, name))
+            mark = len(terminal.seen)
+            terminal.write(b"n")
+            terminal.read_until(f"{name} failed ·", since=mark)
+            terminal.drain(random.uniform(0.3, 1.0))
+            restarts.append(until_running(terminal, folder, name))
+    return Times.of(deaths), Times.of(restarts)
 
 
 def until_shown(terminal: Terminal, folder: Path, name: str) -> float:
@@ -151,63 +124,26 @@ def until_running(terminal: Terminal, folder: Path, name: str) -> float:
     return (time.monotonic() - began) * 1000
 
 
-def starts(folder: Path, name: str) -> list[int]:
-    path = folder / f"{name}.starts"
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-
-async def prepare(endpoint: Endpoint, workdir: Path, folder: Path, names: Sequence[str]) -> None:
-    """An agent with all jobs running, made ready without the relay."""
-    never = RestartPolicy(when="never")
-    async with Link(endpoint) as link:
-        await link.connected(20)
-        release = await deploy(link, str(workdir), sys.executable)
-        await ensure_agent(link, str(workdir), sys.executable, release, by="bench")
-        jobs = tuple(
-            JobSpec(name, "demo", ("/bin/sh", "-c", SCRIPT.format(folder=folder, name=name)), restart=never)
-            for name in names
-        )
-        async with AgentClient(link, bridge_argv(str(workdir), sys.executable, release)) as agent:
-            reply = await agent.apply(ApplyRequest(Plan("bench", release, jobs), by="bench"))
-            assert reply.applied, reply.refused
-            await until(lambda: all(starts(folder, name) for name in names), within=60)
-
-
-def write_config(relay: Relay, server: OpenSshServer, folder: Path) -> Path:
-    there = through(relay, server)
-    config = folder / "config.toml"
-    config.write_text(
-        demo_config(
-            port=relay.port, user=server.user, key=str(server.key), known_hosts=str(there.known_hosts),
-            workdir=str(folder / "work"), python=sys.executable, model_dir="/no/model",
-            sources={name: f"/no/{name}" for name in SOURCES}, size=1, server_port=1,
-        )
-    )  # fmt: skip
-    return config
-
-
 def end(workdir: Path) -> None:
     argv = [sys.executable, "-m", "pipeline.agent", "stop", "--jobs", "--workdir", str(workdir)]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=120)
-    for left in Path(paths.runtime_path(workdir)).iterdir():
-        left.unlink()
-    Path(paths.runtime_path(workdir)).rmdir()
+    shutil.rmtree(paths.runtime_path(workdir))
 
 
 def peer(endpoint: Endpoint, folder: Path) -> tuple[Times, Times]:
     """``ssh host true``: with a connection of its own each time, and over one that stays open."""
     control = folder / "control"
-    argv = [
-        "ssh", "-F", "none", "-p", str(endpoint.port), "-i", str(endpoint.identity_files[0]),
-        "-o", f"UserKnownHostsFile={endpoint.known_hosts}", "-o", "BatchMode=yes", "-o", f"ControlPath={control}",
-        f"{endpoint.user}@{endpoint.host}",
+    ssh = [
+        "ssh", "-F", "none", "-p", str(endpoint.port), "-i", str(endpoint.identity_files[0]), "-o", "BatchMode=yes",
+        "-o", f"UserKnownHostsFile={endpoint.known_hosts}",
     ]  # fmt: skip
-    own = [timed([*argv[:1], "-S", "none", *argv[1:], "true"]) for _ in range(PEER_ROUNDS)]
-    subprocess.run([*argv[:1], "-M", "-N", "-f", *argv[1:]], check=True, timeout=30)
+    where = f"{endpoint.user}@{endpoint.host}"
+    own = [timed([*ssh, where, "true"]) for _ in range(PEER_ROUNDS)]
+    subprocess.run([*ssh, "-M", "-S", str(control), "-N", "-f", where], check=True, timeout=30)
     try:
-        shared = [timed([*argv, "true"]) for _ in range(PEER_ROUNDS)]
+        shared = [timed([*ssh, "-S", str(control), where, "true"]) for _ in range(PEER_ROUNDS)]
     finally:
-        subprocess.run([*argv[:1], "-O", "exit", *argv[1:]], check=True, capture_output=True, timeout=30)
+        subprocess.run([*ssh, "-S", str(control), "-O", "exit", where], check=True, capture_output=True, timeout=30)
     return Times.of(own), Times.of(shared)
 
 

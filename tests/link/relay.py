@@ -13,7 +13,7 @@ class Relay:
     """Use as an async context manager; connect to ``port``. ``one_way_s`` is how long bytes take in each direction."""
 
     def __init__(self, target: int, *, one_way_s: float = 0.0) -> None:
-        self._target = target
+        self.target = target  # the server's port; may be changed
         self.one_way_s = one_way_s
         self._there, self._back = asyncio.Event(), asyncio.Event()
         self._left: int | None = None
@@ -68,7 +68,7 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await self._there.wait()
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
             with contextlib.closing(far_writer):
                 ends = {
                     asyncio.create_task(self._forward(reader, far_writer, self._there)),

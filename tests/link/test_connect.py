@@ -19,6 +19,7 @@ from console.link import reconnect
 from console.link.connect import Endpoint, open_connection
 from console.link.errors import LinkDown, LinkRefused, last_line, one_line
 from console.link.reconnect import LARGE, LONGEST_DELAY_S, Link, LinkStatus, delay
+from tests.agent.rig import until
 from tests.link.conftest import Server, through
 from tests.link.relay import Relay
 from tests.sshd import OpenSshServer, make_key
@@ -103,6 +104,31 @@ async def test_a_key_that_is_not_let_in_is_refused_once(server: Server, tmp_path
         link.retry()
         assert (await reach(link, "connecting")).since >= status.since
         await reach(link, "refused")
+
+
+async def test_a_refusal_is_not_followed_by_another_try(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a login that is refused nor a host that is not known is hammered: the operator would be banned."""
+    monkeypatch.setattr(reconnect, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(reconnect, "LONGEST_DELAY_S", 0.01)
+    make_key(tmp_path / "stranger")
+    assert server.endpoint.port is not None
+    async with Relay(server.endpoint.port) as relay:
+        known = through(relay, server)
+        stranger = dataclasses.replace(known, identity_files=(tmp_path / "stranger",))
+        unknown = dataclasses.replace(known, known_hosts=tmp_path / "none")
+        for endpoint in (stranger, unknown):
+            before = relay.connections
+            async with Link(endpoint) as link:
+                await reach(link, "refused")
+                with pytest.raises(TimeoutError):
+                    await reach(link, "connecting", 0.5)
+                assert relay.connections == before + 1
+                link.retry()  # the key
+                await reach(link, "connecting")
+                await reach(link, "refused")
+                assert relay.connections == before + 2
 
 
 async def test_a_missing_key_file_is_named(server: Server, tmp_path: Path) -> None:
@@ -219,13 +245,19 @@ async def test_a_silent_network_is_noticed_and_outlived(server: Server) -> None:
         assert (await link.run(["echo", "back"])).stdout == b"back\n"
 
 
-async def test_nobody_there_is_tried_again(tmp_path: Path) -> None:
-    endpoint = Endpoint("127.0.0.1", free_port(), "nobody", known_hosts=tmp_path / "none", ssh_config=())
-    async with Link(endpoint) as link:
+async def test_nobody_there_is_tried_again_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnect, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(reconnect, "LONGEST_DELAY_S", 0.05)
+    async with Relay(free_port()) as relay, Link(through(relay, server)) as link:
         status = await reach(link, "lost")
         assert "cannot reach 127.0.0.1" in status.detail
         with pytest.raises(LinkDown):
             await link.connected(0.2)
+        await until(lambda: relay.connections >= 25, within=20)
+        assert link.status == status  # lost since the first time
+        assert server.endpoint.port is not None
+        relay.target = server.endpoint.port
+        await reach(link, "live")
 
 
 async def test_a_known_hosts_line_that_makes_no_sense_is_passed_over(own_server: Server) -> None:

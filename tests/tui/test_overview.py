@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.text import Text
+from textual.widgets import DataTable
 
 from console import clock
 from console.tui.widgets.jobs import JobsTable
@@ -185,6 +187,29 @@ async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
                 await pilot.pause()
         await until_shown(pilot, "2,000 tok/s")
         assert paints <= 4 * (time.monotonic() - begun) + 4
+
+
+async def test_an_event_renders_the_cells_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[tuple[int, int]] = []
+    render = DataTable._render_cell
+
+    def counted(table: JobsTable, row: int, column: int, *rest: Any) -> Any:
+        if row >= 0:
+            rendered.append((row, column))
+        return render(table, row, column, *rest)
+
+    monkeypatch.setattr(DataTable, "_render_cell", counted)
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:B8")
+        await until(pilot, lambda: len(rendered) > 100)
+        status = JobStatus("prep:B4", JobState.FAILED, "no such file")
+        event = Event(7, scenario.AT, "state", "prep:B4 failed", "prep:B4", status=status)
+        rendered.clear()
+        session.tell(StreamLine(event=event), clock.now())
+        await until_shown(pilot, "no such file")
+        assert rendered
+        assert len({row for row, _ in rendered}) == 1
 
 
 async def test_the_cursor_stays_on_its_job_when_rows_come() -> None:

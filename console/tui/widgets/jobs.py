@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.coordinate import Coordinate
@@ -17,6 +18,9 @@ from console.view import format as fmt
 from console.view.jobs import JobRow
 from console.view.text import cells, cut
 from pipeline.protocol import JobState
+
+RENDERED_KEPT: Final = 10_000
+"""Cells; a table of 200 jobs has 2,200."""
 
 Paint = Callable[[str], Style]
 
@@ -79,6 +83,7 @@ class JobsTable(DataTable[Text]):
         self._widths: dict[str, int] = {}
         self._drawn: dict[tuple[str, str], tuple[str, str]] = {}
         self._dark = True
+        self._rendered: dict[object, list[list[Segment]]] = {}
 
     @property
     def selected(self) -> JobRow | None:
@@ -117,6 +122,7 @@ class JobsTable(DataTable[Text]):
         selected, scroll = self.selected, self.scroll_offset
         self.clear(columns=True)
         self._drawn.clear()
+        self._rendered.clear()
         self._rows = rows
         self._lay_out(self.size.width - (self.scrollbar_size_vertical if len(rows) >= self.size.height else 0))
         for column in self._shown:
@@ -129,6 +135,27 @@ class JobsTable(DataTable[Text]):
         if selected is not None:
             self.scroll_to(y=scroll.y, animate=False)
             self.select(selected.name)
+
+    def _render_cell(
+        self,
+        row_index: int,
+        column_index: int,
+        base_style: Style,
+        width: int,
+        cursor: bool = False,
+        hover: bool = False,
+    ) -> list[list[Segment]]:
+        """Textual forgets all cells when one changes, and rendering is what a repaint takes: most are as they were."""
+        if row_index < 0 or column_index < 0:
+            return super()._render_cell(row_index, column_index, base_style, width, cursor, hover)
+        drawn = self._drawn[self._rows[row_index].name, self._shown[column_index].key]
+        look = (base_style, width, cursor, hover, self._show_hover_cursor, self._pseudo_class_state)
+        key = (row_index, column_index, drawn, look)
+        if key not in self._rendered:
+            if len(self._rendered) > RENDERED_KEPT:
+                self._rendered.clear()
+            self._rendered[key] = super()._render_cell(row_index, column_index, base_style, width, cursor, hover)
+        return self._rendered[key]
 
     def _lay_out(self, width: int) -> None:
         self._shown = tuple(column for column in COLUMNS if width >= column.least)
