@@ -46,6 +46,7 @@ async def socket_server(
     """Something on the UNIX socket where the agent would be."""
     path = paths.socket_path(workdir, read_only=read_only)
     server = await asyncio.start_unix_server(serve, path)
+    Path(path).chmod(0o600)  # noqa: ASYNC240
     try:
         yield
     finally:
