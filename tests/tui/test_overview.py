@@ -305,7 +305,8 @@ async def test_wide_characters_move_no_column(size: tuple[int, int]) -> None:
         await until(pilot, lambda: any("没有用户回合" in row and "12 m" in row for row in shown(app)))
         rows = shown(app)
         above = next(row for row in rows if "prep:B3 " in row and "12,000 of" in row)
-        found = next(row for row in rows if "prep:B5 " in row and "没有用户回合" in row and "…" in row)
+        found = next(row for row in rows if "prep:B5 " in row and "没有用户回合" in row and "12 m" in row)
+        assert "…" in found
         edge = above.index("36 m") + len("36 m")
         assert cells(found[: found.index("12 m")]) + len("12 m") == edge
 

@@ -36,7 +36,7 @@ def test_a_terminal_that_is_gone_ends_it_within_a_second(nohup: bool) -> None:
         code = terminal.ended(5.0)
         took = time.monotonic() - begun
         assert code == 128 + signal.SIGHUP
-        assert took < 1.5  # a second, and what a busy machine adds
+        assert took < 3.0  # a second, and what a busy machine adds
 
 
 def test_a_terminal_that_nobody_reads_does_not_hold_it_up() -> None:
