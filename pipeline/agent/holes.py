@@ -21,19 +21,35 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def give_back(path: Path, upto: int) -> None:
-    """Give the space of the bytes before ``upto`` back; they read as zeros then. OSError where that cannot be done."""
-    _fallocate(path, PUNCH_HOLE | KEEP_SIZE, upto)
+    """Give the space of the bytes before ``upto`` back; they read as zeros then. OSError where that cannot be done.
+
+    A link is refused: what it leads to is somebody else's file.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        punch(handle, upto)
+    finally:
+        os.close(handle)
+
+
+def punch(handle: int, upto: int) -> None:
+    """``give_back`` in an open file."""
+    _fallocate(handle, PUNCH_HOLE | KEEP_SIZE, upto)
 
 
 def reserve(path: Path, size: int) -> None:
     """Take the space for ``size`` bytes now, beyond the file's end too. OSError where there is none or it cannot be."""
-    _fallocate(path, KEEP_SIZE, size)
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _fallocate(handle, KEEP_SIZE, size)
+    finally:
+        os.close(handle)
 
 
 def allocated(path: Path) -> int:
     """Bytes a file takes on the disk; 0 for one that is not there."""
     try:
-        return path.stat().st_blocks * 512
+        return path.lstat().st_blocks * 512
     except FileNotFoundError:
         return 0
 
@@ -48,11 +64,7 @@ def data_from(handle: int, offset: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else offset  # else a file system that knows no holes
 
 
-def _fallocate(path: Path, mode: int, length: int) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if length > 0 and _libc.fallocate(handle, mode, 0, length) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(path))
-    finally:
-        os.close(handle)
+def _fallocate(handle: int, mode: int, length: int) -> None:
+    if length > 0 and _libc.fallocate(handle, mode, 0, length) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

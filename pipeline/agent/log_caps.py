@@ -38,7 +38,7 @@ class LogCaps:
             return due
         for log in logs:
             try:
-                found = log.stat()
+                found = log.lstat()  # where a job made a link of it, the link
             except OSError:
                 continue
             self._seen[log] = now, found.st_size
@@ -64,7 +64,7 @@ class LogCaps:
         for number in earlier[:count]:
             log = folder / str(number) / "log"
             if allocated(log) > left:
-                size = log.stat().st_size
+                size = log.lstat().st_size
                 # Nobody writes to it any more: where it cannot be cut, it can go.
                 if not self._cut(log, size - left if left > BLOCK else size + BLOCK) and self._unsupported:
                     log.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from pipeline.agent.holes import data_from
+from pipeline.agent.plain_files import open_plain
 
 INDEX_EVERY_S: Final = 1.0
 PAGE_LIMIT: Final = 767 << 10  # a MiB as it travels
@@ -64,7 +65,7 @@ class LogIndexer:
 
     def _last_recorded(self) -> int:
         try:
-            with self._index_path.open("rb") as file:
+            with open_plain(self._index_path) as file:
                 count = file.seek(0, os.SEEK_END) // _RECORD.size
                 return _record(file, count - 1)[1] if count else 0
         except OSError:
@@ -74,7 +75,7 @@ class LogIndexer:
 def time_at(index_path: Path, offset: int) -> float | None:
     """When the byte at ``offset`` of the log was there at the latest; None if the index does not reach so far."""
     try:
-        with index_path.open("rb") as file:
+        with open_plain(index_path) as file:
             count = file.seek(0, os.SEEK_END) // _RECORD.size
             position = bisect.bisect_right(range(count), offset, key=lambda number: _record(file, number)[1])
             return _record(file, position)[0] if position < count else None
@@ -95,7 +96,7 @@ class Page:
 def page(path: Path, offset: int, limit: int) -> Page:
     """At most ``limit`` bytes from ``offset`` on; a negative one counts from the end. None of what was given back."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             handle = file.fileno()
             size = file.seek(0, os.SEEK_END)
             start = max(0, size + offset) if offset < 0 else min(offset, size)
@@ -126,7 +127,7 @@ def search(path: Path, text: str, offset: int, limit: int, budget_bytes: int) ->
     if not text:
         raise ValueError("an empty text is in every line: search for something")
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             size = file.seek(0, os.SEEK_END)
             at = data_from(file.fileno(), max(0, offset), size)
             stop = min(size, at + max(budget_bytes, 2 * LINE_KEPT))

@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from pipeline.agent.plain_files import open_plain
 from pipeline.progress import parse_line
 from pipeline.protocol import Eta, Progress, Result
 
@@ -49,7 +50,7 @@ class ProgressTail:
             status = self._path.stat()
             if (status.st_ino, status.st_size) == (self._inode, self._offset):
                 return False
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._offset:
                     self._inode = status.st_ino

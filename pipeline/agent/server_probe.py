@@ -13,6 +13,7 @@ import httpx
 from pipeline.agent import liveness
 from pipeline.agent.evidence import in_time
 from pipeline.agent.liveness import Check, Pulse
+from pipeline.agent.plain_files import open_plain
 from pipeline.protocol import Checks, Readiness, ServerSample
 from pipeline.serve import ladder
 from pipeline.serve.metrics import ServerFigures, parse
@@ -140,7 +141,7 @@ class ServerProbe:
         if self._log is None:
             return False
         try:
-            with self._log.open("rb") as file:
+            with open_plain(self._log) as file:
                 size = file.seek(0, 2)
                 file.seek(max(min(self._log_read, size), size - LOG_LOOK))
                 new = file.read(LOG_LOOK)

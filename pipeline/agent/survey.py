@@ -106,7 +106,7 @@ def look_at_disk(workdir: Path) -> SurveyedDisk:
         handle = int(path.name)
         os.write(handle, b"x" * 2 * holes.BLOCK)
         try:
-            holes.give_back(path, holes.BLOCK)
+            holes.punch(handle, holes.BLOCK)
         except OSError as error:
             found = dataclasses.replace(found, no_holes=error.strerror or str(error))
     except OSError as error:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.agent import logs
 from pipeline.agent.holes import allocated, give_back
+from pipeline.agent.log_caps import LogCaps
 from pipeline.agent.logs import LINE_KEPT, LogIndexer, Page, last_line, page, plain, search, tail, time_at
 from tests.agent.sensing import until
 
@@ -346,3 +347,37 @@ def test_an_index_that_cannot_be_written_harms_nobody(tmp_path: Path, caplog: py
         indexer.tick()
         indexer.tick()
         assert sum("no times for" in record.getMessage() for record in caplog.records) == 1
+
+
+# --- Something else in the log's place -------------------------------------------------------------------------------
+
+
+def test_a_pipe_in_the_place_of_a_log_holds_nobody_up(tmp_path: Path) -> None:
+    path, index = tmp_path / "log", tmp_path / "log.index"
+    for fifo in (path, index):
+        os.mkfifo(fifo)
+    found: list[object] = []
+
+    def look() -> None:
+        found.extend((page(path, 0, 100), search(path, "x", 0, 1, 100), last_line(path), time_at(index, 0)))
+        LogIndexer(path, index).tick()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(10)
+    assert found == [Page(0, 0, b""), ((), 0), "", None]
+    assert not looking.is_alive()
+
+
+def test_what_a_link_in_the_place_of_a_log_leads_to_is_never_cut(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "jobs" / "j" / "1" / "log"
+    log.parent.mkdir(parents=True)
+    data.write_bytes(b"x" * (1 << 20))
+    log.symlink_to(data)
+    with pytest.raises(OSError, match="symbolic link"):
+        give_back(log, 1 << 19)
+    caps = LogCaps()
+    caps.trim([log], 1 << 17)
+    caps.trim_old(log.parent.parent, 2, 1 << 17, 3)
+    assert caps.remarks == ()
+    assert data.read_bytes() == b"x" * (1 << 20)

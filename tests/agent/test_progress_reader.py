@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -141,6 +143,15 @@ def _followed(path: Path, points: list[tuple[float, float]], **more: object) -> 
         _append(path, _line(at, done, **more))
         tail.poll()
     return tail
+
+
+def test_a_pipe_in_its_place_holds_nobody_up(path: Path) -> None:
+    os.mkfifo(path)
+    tail, found = ProgressTail(path), list[bool]()
+    looking = threading.Thread(target=lambda: found.append(tail.poll()), daemon=True)
+    looking.start()
+    looking.join(10)
+    assert found == [False]
 
 
 def test_the_rate_is_by_the_jobs_own_clock_over_a_window(path: Path) -> None:
