@@ -12,30 +12,35 @@ OURS = "draftdeck"
 
 
 def supervisors(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """What a kill costs under each supervisor, and how much faster or slower ours is."""
-    print("\n| | job SIGKILLed → runs again, p50 / p95 / max | × ours | its end on disk before | all jobs at once |")
-    print("| --- | --- | --- | --- | --- |")
-    ours = found[OURS]["job_killed_to_running"]
+    """What a kill costs under each supervisor, and what each uses."""
+    print(
+        "\n| | job SIGKILLed → runs again, p50 / p95 / max | its end on disk before | supervisor SIGKILLed: jobs alive "
+        "| known again | started twice | exit codes known | comes back |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for title, one in found.items():
-        took = one["job_killed_to_running"]
-        recorded = one["ends_recorded_first"]
-        before = "none kept" if recorded is None else f"{recorded} of {took['n']}"
+        took, recorded = one["job_killed_to_running"], one["ends_recorded_first"]
         print(
             f"| {title} | {took['p50']:.0f} / {took['p95']:.0f} / {took['max']:.0f} ms "
-            f"| {took['p50'] / ours['p50']:.1f} | {before} | {one['all_jobs_killed_to_last_running_ms']:.0f} ms |"
+            f"| {'no' if recorded is None else f'{recorded} of {count(took)}'} "
+            f"| {one['alive']} of {one['staying']} | {one['adopted']} of {one['staying']} | {one['doubled']} "
+            f"| {one['codes_kept']} of {one['ended']} | {'by itself' if one['comes_back_by_itself'] else 'no'} |"
         )
-    print("\n| | supervisor SIGKILLed | jobs alive | known again | started twice | exit codes known | comes back |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(f"\n| | jobs killed | p50, × {OURS} | all jobs killed at once → all run again | supervisor killed |")
+    print("| --- | --- | --- | --- | --- |")
+    ours = found[OURS]["job_killed_to_running"]["p50"]
     for title, one in found.items():
-        print(
-            f"| {title} | {one['supervisor_kills']} × | {one['alive']} of {one['staying']} "
-            f"| {one['adopted']} of {one['staying']} | {one['doubled']} | {one['codes_kept']} of {one['ended']} "
-            f"| {'by itself' if one['comes_back_by_itself'] else 'no'} |"
-        )
+        took, together = one["job_killed_to_running"], one["all_jobs_killed_to_last_running_ms"]
+        ratio = took["p50"] / ours
+        print(f"| {title} | {count(took)} | {ratio:.2g} | {together:.0f} ms | {one['supervisor_kills']} × |")
     _use_head("at rest")
     for title, one in found.items():
         for part, use in one["idle"].items():
             print(_use_row(f"{title}: {part}", Use(**use)))
+
+
+def count(took: Mapping[str, float]) -> int:
+    return int(took["n"])
 
 
 def churned(tally: Tally) -> None:
