@@ -42,6 +42,9 @@ class Controls(Protocol):
     async def act(self, action: JobAction, job: str) -> ActionReply:
         """Do ``action`` to ``job``; the reply says whether it was done, and what. May raise ``UnknownOutcome``."""
 
+    async def waive(self, job: str, reason: str) -> ActionReply:
+        """Let the jobs behind a failed one go on without it."""
+
     async def restart_crashed(self) -> ActionReply:
         """Restart every job in one of the crashed states. May raise ``UnknownOutcome``."""
 

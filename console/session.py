@@ -164,8 +164,8 @@ class Session:
 
     # --- What the operator asks for ---
 
-    def _request(self) -> ActionRequest:
-        return ActionRequest(by=self._by, request=uuid.uuid4().hex)
+    def _request(self, reason: str) -> ActionRequest:
+        return ActionRequest(by=self._by, request=uuid.uuid4().hex, reason=reason)
 
     async def _ask(self, call: Callable[[AgentClient], Awaitable[T]]) -> T:
         if self._client is None:
@@ -175,8 +175,10 @@ class Session:
         except LinkError as error:
             raise ControlError(str(error)) from None
 
-    async def _change(self, call: Callable[[AgentClient, ActionRequest], Awaitable[ActionReply]]) -> ActionReply:
-        request = self._request()
+    async def _change(
+        self, call: Callable[[AgentClient, ActionRequest], Awaitable[ActionReply]], reason: str = ""
+    ) -> ActionReply:
+        request = self._request(reason)
 
         async def send(client: AgentClient) -> ActionReply:
             try:
@@ -203,6 +205,9 @@ class Session:
 
     async def act(self, action: JobAction, job: str) -> ActionReply:
         return await self._change(lambda client, request: client.action(job, action, request))
+
+    async def waive(self, job: str, reason: str) -> ActionReply:
+        return await self._change(lambda client, request: client.action(job, "waive", request), reason)
 
     async def restart_crashed(self) -> ActionReply:
         return await self._change(lambda client, request: client.restart_crashed(request))

@@ -49,6 +49,7 @@ class Key:
 
 
 STARTABLE: Final = frozenset(JobState) - LIVE - {JobState.QUEUED}
+WAIVABLE: Final = frozenset({JobState.FAILED, JobState.EMPTY, JobState.LOST, JobState.STOPPED})
 
 
 def _has_job(now: Situation) -> bool:
@@ -69,6 +70,10 @@ def _stoppable(now: Situation) -> bool:
 
 def _killable(now: Situation) -> bool:
     return now.row is not None and now.row.live
+
+
+def _waivable(now: Situation) -> bool:
+    return now.row is not None and now.row.state in WAIVABLE and not now.row.waived
 
 
 def _crashed(now: Situation) -> bool:
@@ -113,6 +118,16 @@ KEYMAP: Final[tuple[Key, ...]] = (
         True,
     ),
     Key("X", "X", "kill", "", "kill the selected job at once; asks if it runs well", JOBS, _killable, True),
+    Key(
+        "W",
+        "W",
+        "waive",
+        "waive",
+        "let the jobs behind the selected one go on although it failed; asks why",
+        JOBS,
+        _waivable,
+        True,
+    ),
     Key("l", "l", "log", "log", "the log of the selected job", JOBS, _has_job),
     Key("enter,d", "⏎", "detail", "details", "everything about the selected job (also d)", OVERVIEW, _has_job),
     Key("n", "n", "next_problem", "", "go to the next job that is not well", OVERVIEW, _has_job),

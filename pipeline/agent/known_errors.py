@@ -124,7 +124,8 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         "wait and restart: it resumes; with a token the limit is higher: draftdeck secret set HF_TOKEN",
     ),
     (
-        "hub-down", "the hub does not work", _hub(r"Server error '5\d\d|\b50[0234] Server Error|HTTP Error 5\d\d"),
+        "hub-down", "the hub is down or overloaded",
+        _hub(r"Server error '5\d\d|\b50[0234] Server Error|HTTP Error 5\d\d"),
         "wait and restart: it resumes; status.huggingface.co tells more",
     ),
     (
@@ -133,7 +134,7 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         "use the hub's converted branch: revision = \"refs/convert/parquet\"",
     ),
     (
-        "network", "no network",
+        "network", "no connection",
         _says(
             r"Max retries exceeded|Name or service not known|Temporary failure in name resolution"
             r"|Network is unreachable|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to|ConnectError"
@@ -152,7 +153,7 @@ _KNOWN: Final[tuple[tuple[str, str, Callable[[str], bool], str], ...]] = (
         "give the container a larger /dev/shm (--shm-size, --ipc=host)",
     ),
     (
-        "allocation", "memory refused",
+        "allocation", "memory allocation refused",
         _says(r"^MemoryError\b|Cannot allocate memory|\bErrno 12\b|can't allocate memory|std::bad_alloc"),
         "the process asked for more than the machine gives: lower its batch, or start it with less beside it",
     ),
@@ -163,6 +164,7 @@ _SUBJECTS: Final = {
     "module": r"No module named '?([\w.]+)|([\w.+-]+\.so[\w.]*): cannot open",
     "gated": r"(?:model|[Dd]ataset) '?([\w.-]+/[\w.-]*\w)|" + _REPOSITORY,
     "missing": r"[Dd]ataset '?([\w.-]+/[\w.-]*\w)|([\w./-]*\w)'? is not a local folder|" + _REPOSITORY,
+    "network": r"connect to '([^']+)'|host='([\w.-]+)'|for url '(https?://[^'/]+)",
     "port-in-use": r"address \('[^']*', (\d+)\)|[Pp]ort:? (\d+)|:(\d{2,5})\b",
     "cuda-oom": r"Tried to allocate ([\d.]+ [KMGT]i?B)(?:\. GPU (\d+) .* of which ([\d.]+ [KMGT]i?B) is free)?",
     "nccl": r"OpType=(\w+)(?:.*?Timeout\(ms\)=(\d+))?|Last error:\n(.+)",

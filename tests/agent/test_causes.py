@@ -141,7 +141,7 @@ GATED = "Access to model some/thing is restricted. You must have access to it an
         ((404, "RevisionNotFound", "Invalid rev id"), FILE, "missing", "no such revision on the hub: some/thing"),
         ((404, "EntryNotFound", "Entry not found"), FILE, "missing", "not found on the hub: some/thing"),
         ((429, "", ""), FILE, "rate-limited", "rate limited by the hub"),
-        ((503, "", ""), FILE, "hub-down", "the hub does not work"),
+        ((503, "", ""), FILE, "hub-down", "the hub is down or overloaded"),
     ],
 )
 def test_what_the_hub_answers(answer: tuple[int, str, str], code: str, cause: str, reason: str, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_the_hub_answers(answer: tuple[int, str, str], code: str, cause: st
         ((404, "RepoNotFound", "Repository not found"), "missing", "not found on the hub: some/thing"),
         ((404, "RevisionNotFound", "Invalid rev id"), "missing", "no such revision on the hub: some/thing"),
         ((429, "", ""), "rate-limited", "rate limited by the hub"),
-        ((503, "", ""), "hub-down", "the hub does not work"),
+        ((503, "", ""), "hub-down", "the hub is down or overloaded"),
     ],
 )
 def test_what_transformers_makes_of_it(answer: tuple[int, str, str], cause: str, reason: str, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ async def test_a_prep_that_may_not_read_its_dataset_and_one_that_keeps_nothing_o
 def test_a_hub_that_nobody_listens_for(tmp_path: Path) -> None:
     env = hub_environment(f"http://127.0.0.1:{free_port()}", tmp_path)
     _, reason, diagnosis = found(died(tmp_path, "-c", FILE, env=env))
-    assert (diagnosis.cause, reason) == ("network", "no network")
+    assert (diagnosis.cause, reason) == ("network", "no connection")
 
 
 # --- Launchers and their children -------------------------------------------------------------------------------------

@@ -311,9 +311,9 @@ _FRAME = 'Traceback (most recent call last):\n  File "job.py", line 3, in <modul
             "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the"
             " cached files.",
             "network",
-            "no network",
+            "no connection: https://huggingface.co",
         ),
-        ("httpx.ConnectError: [Errno -2] Name or service not known", "network", "no network"),
+        ("httpx.ConnectError: [Errno -2] Name or service not known", "network", "no connection"),
         (
             "ImportError: libcudart.so.12: cannot open shared object file: No such file",
             "module",
@@ -321,7 +321,7 @@ _FRAME = 'Traceback (most recent call last):\n  File "job.py", line 3, in <modul
         ),
         ("OSError: [Errno 28] No space left on device: 'data/x'", "disk-full", "disk full"),
         ("OSError: [Errno 122] Disk quota exceeded", "disk-full", "disk full"),
-        ("MemoryError", "allocation", "memory refused"),
+        ("MemoryError", "allocation", "memory allocation refused"),
         (
             "RuntimeError: DataLoader worker is killed: insufficient shared memory (shm)",
             "shared-memory",

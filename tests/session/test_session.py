@@ -34,7 +34,7 @@ from pipeline.agent import locks
 from pipeline.agent.identity import send
 from pipeline.agent.paths import runtime_dir
 from pipeline.agent.secret_files import write_secret
-from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
+from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Need, Plan, RestartPolicy
 from tests.agent.receiver import receiver
 from tests.link.conftest import LoopbackServer, Server
 from tests.tui.screen import until, until_shown
@@ -158,6 +158,30 @@ async def test_it_follows_acts_and_fetches(loopback: LoopbackServer, workdir: Pa
         await it.until(lambda seen: seen.statuses["prep:B6"].attempt == 2)
         with pytest.raises(ControlError, match="no job"):
             await it.session.act("stop", "prep:none")
+
+
+async def test_a_failed_need_is_the_reason_behind_it_until_it_is_waived(
+    loopback: LoopbackServer, workdir: Path
+) -> None:
+    async with following(loopback, workdir) as it:
+        seen = await it.state("prep:B6", JobState.FAILED)
+        assert seen.plan is not None
+        behind = JobSpec("export", "export", ("/bin/true",), needs=(Need("prep:B6"),))
+        more = dataclasses.replace(seen.plan, jobs=(*seen.plan.jobs, behind))
+        async with AgentClient(it.link, bridge_argv(str(workdir), PYTHON, more.release)) as agent:
+            assert (await agent.apply(ApplyRequest(more, by="ana"))).applied
+        waits = "waits for prep:B6, which failed"
+        seen = await it.until(lambda seen: "export" in seen.statuses and seen.statuses["export"].reason == waits)
+        assert "export" in report.status_text(seen) and waits in report.status_text(seen)
+        assert f"`export` waiting: {waits}" in report.report_markdown(seen)
+        assert (
+            "prep:B6 failed: exit code 7, cause unknown · 1 job waits for it" in attention(seen, time.monotonic()).text
+        )
+        assert (await it.session.waive("prep:B6", "no licence")).done
+        seen = await it.state("export", JobState.DONE)
+        assert "waived, the others go on without it: no licence" in report.report_markdown(seen)
+        assert "waived: no licence · exit code 7" in report.status_text(seen)
+        assert any("prep:B6 waived: no licence" in event.text and event.by == "ana" for event in seen.events)
 
 
 async def test_an_agent_that_was_killed_is_followed_again_without_a_gap(

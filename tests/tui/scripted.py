@@ -49,6 +49,10 @@ class ScriptedSession:
             raise ControlError(self.refuse)
         return ActionReply(True, f"{job}: {action} accepted")
 
+    async def waive(self, job: str, reason: str) -> ActionReply:
+        self.asked.append((f"waive: {reason}", job))
+        return ActionReply(True, f"others go on without {job}")
+
     async def restart_crashed(self) -> ActionReply:
         self.asked.append(("restart_crashed", ""))
         return ActionReply(True, "all asked to start")

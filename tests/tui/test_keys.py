@@ -88,6 +88,29 @@ async def test_a_restart_with_all_behind_it_names_them_and_asks() -> None:
         await until(pilot, lambda: session.asked == [("restart-with-dependents", "serve:baseline")])
 
 
+async def test_a_failed_job_is_waived_with_a_reason() -> None:
+    app, session = deck()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("W")
+        await until_shown(pilot, "prep:A1 is done: only a job that failed can be waived")
+        app.screen.query_one(JobsTable).select("prep:B5")
+        await pilot.pause()
+        await pilot.press("W")
+        await until_shown(pilot, "go on without prep:B5?")
+        await until_shown(pilot, "Without it go on: generate, merge")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert session.asked == []
+        await pilot.press("escape")
+        await until_shown(pilot, "prep:B5 left alone")
+        await pilot.press("W")
+        await until_shown(pilot, "go on without prep:B5?")
+        await pilot.press(*"gated", "enter")
+        await until(pilot, lambda: session.asked == [("waive: gated", "prep:B5")])
+        await until_shown(pilot, "others go on without prep:B5")
+
+
 async def test_an_action_shows_at_once_and_then_how_it_went() -> None:
     app, session = deck()
     session.hold.clear()

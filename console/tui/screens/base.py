@@ -10,7 +10,8 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from console.controls import ControlError, Controls, JobAction, UnknownOutcome
-from console.tui.keymap import Scope, Situation
+from console.tui.keymap import WAIVABLE, Scope, Situation
+from console.tui.screens.ask import Ask
 from console.tui.screens.confirm import Confirm
 from console.tui.widgets.bars import AttentionBar, KeyBar, StatusBar
 from console.view import Snapshot, Tone, attention
@@ -127,6 +128,27 @@ class DeckScreen(Screen[None]):
 
     def action_kill(self) -> None:
         self._ask("kill", lambda row: row.healthy)
+
+    def action_waive(self) -> None:
+        """Ask for a reason, and let the jobs behind the selected one go on without it."""
+        row = self.selected
+        if self._only_watches():
+            return
+        if row is None or row.state not in WAIVABLE:
+            said = f"{row.name} is {row.state}" if row else "no job is selected"
+            self.say(Tone.IDLE, f"{said}: only a job that failed can be waived")
+            return
+        name = row.name
+
+        def answered(reason: str | None) -> None:
+            if reason:
+                self._run(f"waiving {name}", lambda: self.controls.waive(name, reason))
+            else:
+                self.say(Tone.IDLE, f"{name} left alone")
+
+        behind = ", ".join(dependents(name, self.snapshot.jobs)) or "no job"
+        detail = f"It is {row.state}: {row.why}\nWithout it go on: {behind}"
+        self.app.push_screen(Ask(f"go on without {name}?", detail, "why; it stands in events and report"), answered)
 
     def action_restart_crashed(self) -> None:
         if self._only_watches():
