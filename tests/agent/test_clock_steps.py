@@ -22,7 +22,7 @@ from tests.agent.test_torn import agent_away
 
 S = JobState
 HOUR = 3600
-STEPS = (HOUR, 0, -HOUR, 0)
+STEPS = (HOUR, -HOUR)
 
 WORKER = """
 import sys, time

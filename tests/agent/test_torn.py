@@ -63,7 +63,7 @@ def torn(path: Path, how: str) -> None:
     path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "garbage": b"\xff\x00{]" * 8}[how])
 
 
-TEARS = ["empty", "half", "garbage"]
+TEARS = ["half", *(pytest.param(how, marks=pytest.mark.long) for how in ("empty", "garbage"))]
 
 
 @pytest.mark.parametrize("how", TEARS)
