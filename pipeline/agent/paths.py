@@ -112,7 +112,7 @@ def release_dir(workdir: str | os.PathLike[str], release: str) -> str:
 def current_release(workdir: str | os.PathLike[str]) -> str:
     """The release the agent starts from, as ``agent/current`` names it; "" when there is none."""
     try:
-        with open(os.path.join(agent_dir(workdir), "current"), encoding="utf-8") as file:
+        with open(os.path.join(agent_dir(workdir), "current"), encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except FileNotFoundError:
         return ""

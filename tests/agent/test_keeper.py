@@ -61,6 +61,16 @@ async def test_a_broken_release_is_said_tried_ever_more_seldom_and_taken_when_re
     assert (await agent.state()).agent.release == "rel2"
 
 
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe\0\n", b"no-such-release\n"])
+async def test_where_no_release_is_named_the_agent_comes_back_from_the_last(agent: Rig, text: bytes) -> None:
+    old = agent.holder("agent")
+    assert old is not None
+    (agent.workdir / "agent" / "current").write_bytes(text)
+    send(old, signal.SIGKILL)
+    await agent.replaced("agent", old)
+    await until(lambda: agent.holder("keeper"))
+
+
 async def test_an_upgrade_to_a_release_that_does_not_start_is_refused(agent: Rig) -> None:
     old = agent.holder("agent")
     broken = make_release(agent, "rel2", "agent/supervisor.py")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -142,7 +144,8 @@ def innocent() -> Iterator[Process]:
     assert found is not None
     yield found
     ended = stranger.poll()
-    subprocess.run(["pkill", "-9", "-s", str(stranger.pid)], check=False)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(stranger.pid, signal.SIGKILL)
     stranger.wait()
     assert ended is None, f"the stranger was ended: {ended}"
 
