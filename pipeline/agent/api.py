@@ -208,11 +208,18 @@ class Api:
     async def shutdown(self, request: Request) -> Response:
         asked = await _body(request, ActionRequest)
         stopping = request.query_params.get("jobs", "") == "stop"
+        earlier = self._board.store.reply_to(asked.request)
+        if earlier is not None:
+            return _json(earlier)
         reply = ActionReply(True, "agent and keeper end" + (", jobs are stopped" if stopping else ", jobs go on"))
-        if stopping:
-            await self._supervisor.stop_all(asked)
-        answer = actions.once(self._board, asked, "shutdown", [], lambda: (reply, [lambda: self._control.leave(True)]))
-        return _json(answer)
+        try:
+            if stopping:
+                await self._supervisor.stop_all(asked)
+            leave = [lambda: self._control.leave(True)]
+            return _json(actions.once(self._board, asked, "shutdown", [], lambda: (reply, leave)))
+        except BaseException:
+            self._supervisor.go_on()
+            raise
 
     # --- helpers ---
 

@@ -241,8 +241,11 @@ class Attempt:
                 ended, self.status = True, status
                 self.main_exited = (time.time(), time.monotonic())
         # As a subreaper this process has become the parent of whatever the job left behind.
-        if ended and self.signal_tree(signal.SIGTERM) and self.kill_at is None:
-            self.kill_at = time.monotonic() + self.grace_s
+        # One that forks just then may be missed by a look, but what waitpid says is left is ended within the grace.
+        if ended:
+            self.signal_tree(signal.SIGTERM)
+            if self.kill_at is None:
+                self.kill_at = time.monotonic() + self.grace_s
         return True
 
     def signal_tree(self, number: int) -> int:

@@ -95,12 +95,17 @@ class Agent:
         loop = asyncio.get_running_loop()
         root = ""
         while True:
-            keeper = locks.holder(lock)
-            if keeper is not None:
-                await gone(keeper)
+            try:
+                keeper = locks.holder(lock)
+                if keeper is not None:
+                    await gone(keeper)
+                    continue
+                began = loop.time()
+                child = identify(spawn_keeper(self.workdir, self.runtime, root))
+            except OSError as error:  # no processes or files left, or no disk
+                log.warning("the keeper cannot be started, trying again: %s", error)
+                await asyncio.sleep(KEEPER_GAP_S)
                 continue
-            began = loop.time()
-            child = identify(spawn_keeper(self.workdir, self.runtime, root))
             deadline = began + KEEPER_GAP_S
             while locks.holder(lock) is None and loop.time() < deadline:  # noqa: ASYNC110 - the keeper takes it
                 await asyncio.sleep(KEEPER_LOOK_S)

@@ -122,6 +122,13 @@ def judge(
     return Judgement(left, state, ending.container or reason, diagnosis, frozenset(beside), filled)
 
 
+def unjudged(record: Exit, error: Exception) -> Judgement:
+    """Of an attempt whose remains could not be looked at."""
+    how = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
+    reason = f"{how}; what it left cannot be read: {error or type(error).__name__}"
+    return Judgement(Remains(b"", 0, None, None), JobState.FAILED, reason, None)
+
+
 def _with_disks(senses: Senses, run: Run, left: Remains, evidence: Evidence) -> tuple[Evidence, Filled | None]:
     """The evidence with what the job's disks say, and the disk that was low."""
     if evidence.exit_code == 0:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pipeline.agent.admission import in_words
-from pipeline.agent.store import Store
 from pipeline.protocol import GpuSample, JobSpec
+
+if TYPE_CHECKING:
+    from pipeline.agent.store import Store
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 MARK: Final = "gpus"

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from pipeline.agent.environment import first_process_environment
 from pipeline.agent.gpu_faults import GpuFault, in_words, meaning
 from pipeline.agent.gpu_wait import VISIBLE, Look, devices
 from pipeline.protocol import STALE_S, GpuSample, JobSpec
@@ -115,13 +112,20 @@ class GpuWatch:
             try:
                 if not self._follow():
                     return
-            except OSError as error:
-                self._say(f"no GPU figures: their reader cannot be started: {error.strerror}")
-                self._first.set()
+                if not self._stopped.is_set():
+                    self._say(self._remark or "GPU figures are missing: their reader ended; see agent.log")
+            except (OSError, ImportError) as error:
+                self._say(f"no GPU figures: their reader cannot be started: {error}")
+            except Exception as error:
+                _log.exception("following the GPUs failed; trying again")
+                self._say(f"GPU figures are missing: {error}")
+            self._first.set()  # whoever waits for the first look waits no longer than this
             self._stopped.wait(AGAIN_S)
 
     def _follow(self) -> bool:
         """Start a reader and take in its lines; False when another would find nothing either."""
+        import msgspec  # not at the top: a survey is made where it may be missing
+
         with subprocess.Popen(
             [sys.executable, "-P", READER, str(self._interval_s)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
@@ -164,5 +168,7 @@ class GpuWatch:
 @functools.cache
 def _inherited() -> str | None:
     """What a job's environment says of GPUs before its own variables."""
+    from pipeline.agent.environment import first_process_environment  # needs msgspec, as above
+
     first = first_process_environment() or {}
     return first.get(VISIBLE, os.environ.get(VISIBLE))

@@ -6,10 +6,12 @@ against the start time, so a stranger who inherited the number is never hit. A z
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
 PF_EXITING = 4  # include/linux/sched.h
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # why a question got no answer: it says nothing of a process
 
 
 class Process:
@@ -32,11 +34,21 @@ class Process:
 
 
 def read_stat(pid: int) -> tuple[str, int, int, int] | None:
-    """State letter, parent, session and start time of ``pid``; None when there is no such process."""
+    """State letter, parent, session and start time of ``pid``; None when no such process is seen."""
+    try:
+        return _stat(pid)
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> tuple[str, int, int, int] | None:
+    """The same; OSError when it cannot be asked, as too many files are open or there is no memory."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return None
     fields = text[text.rfind(b")") + 2 :].split()
     # The first thread of a process may have ended (Z) while its others run on.
@@ -51,8 +63,8 @@ def identify(pid: int) -> Process | None:
 
 
 def alive(process: Process) -> bool:
-    """True while exactly this process runs."""
-    stat = read_stat(process.pid)
+    """True while exactly this process runs. OSError when it cannot be asked."""
+    stat = _stat(process.pid)
     return stat is not None and stat[3] == process.start and stat[0] not in "ZX"
 
 
@@ -67,21 +79,33 @@ def exiting(process: Process) -> bool:
 
 
 def open_pidfd(process: Process) -> int | None:
-    """A pidfd of exactly this process; None when it is gone, dead or the number belongs to another."""
+    """A pidfd of exactly this process; None when it is gone, dead or the number belongs to another.
+
+    OSError when it cannot be asked: a process that lives must not pass for a dead one then.
+    """
     try:
         handle = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return None
     # The check comes after the open: what the handle names can no longer change.
-    if alive(process):
-        return handle
+    try:
+        if alive(process):
+            return handle
+    except OSError:
+        os.close(handle)
+        raise
     os.close(handle)
     return None
 
 
 def send(process: Process, number: int) -> bool:
     """Signal exactly this process; False when it is gone or is not ours to signal."""
-    handle = open_pidfd(process)
+    try:
+        handle = open_pidfd(process)
+    except OSError:
+        return False
     if handle is None:
         return False
     try:

@@ -25,7 +25,7 @@ from pipeline.agent.heartbeat import beat
 from pipeline.agent.identity import boot_id, container_id, identify
 from pipeline.agent.notifier import Notifier
 from pipeline.agent.outside import Outside
-from pipeline.agent.records import Started
+from pipeline.agent.records import Exit, Started
 from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare
 from pipeline.agent.senses import Senses
 from pipeline.agent.spare import Spare
@@ -33,6 +33,7 @@ from pipeline.agent.store import Figures
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
 RETRY_S: Final = 1.0
+JUDGE_TRIES: Final = 3
 LOOKING_S: Final = 15.0
 """An agent that has not looked at its jobs for so long is stuck."""
 GPUS_S: Final = 0.25
@@ -131,10 +132,15 @@ class Supervisor:
 
     async def stop_all(self, request: ActionRequest) -> None:
         """Stop every job and wait until none has processes; none starts any more."""
-        self._draining = True
         stop_all(self.board, replace(request, request=f"{request.request}:jobs"))
+        self._draining = True
         while self.board.runs():  # noqa: ASYNC110 - they end one by one
             await asyncio.sleep(0.02)
+
+    def go_on(self) -> None:
+        """Start jobs again: the agent stays after all."""
+        self._draining = False
+        self.wake()
 
     def looking(self) -> bool:
         """Whether jobs are looked at and the plan is followed, as they should be all the time."""
@@ -156,7 +162,8 @@ class Supervisor:
         try:
             self.reconcile()
             self._stuck = None
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:
+            # Most often the journal. Whatever it is: without another try no job would start any more.
             if self._stuck is None:
                 log.exception("the plan could not be followed; trying again")
             else:
@@ -314,17 +321,13 @@ class Supervisor:
         """Judge an attempt that has ended, journal it, and decide what comes next."""
         record = endings.record_of(ending)
         if ending.container:  # this agent saw nothing of it: the last that another one kept
-            memory = await self.senses.call(self.figures.last, run.job, "memory")
+            memory = await self._last_memory(run)
             job.sample = replace(job.sample, memory=None if memory is None else int(memory))
         if endings.killed(run, record):
             self.board.deaths.append(Death(run.job, run.number, record.main_exited[1], run.oom_counter))
-        found = await self.senses.call(
-            endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
-        )
+        found = await self._judge(job, run, ending, record)
         left, state, reason, diagnosis = found.left, found.state, found.reason, found.diagnosis
         self.board.spaces = self.senses.disks.known()
-        if admitting.hungry(diagnosis):
-            await watching.look(self.board, self.senses, but=run)
         ended_at = record.tree_empty[0]
         attempt = Attempt(
             run.number, run.release, job.status.started_at, ended_at, record.exit_code, record.signal,
@@ -352,6 +355,30 @@ class Supervisor:
             job.sample = JobSample(
                 progress=left.progress, last_line=job.sample.last_line, log_bytes=left.log_bytes
             )  # fmt: skip
+
+    async def _last_memory(self, run: Run) -> float | None:
+        try:
+            return await self.senses.call(self.figures.last, run.job, "memory")
+        except sqlite3.Error:  # worth less than an end that is told
+            log.exception("the last memory of %s cannot be read", run.job)
+            return None
+
+    async def _judge(self, job: Job, run: Run, ending: Ending, record: Exit) -> endings.Judgement:
+        """The verdict on an attempt; one that cannot be found after some tries says so, and holds up nothing."""
+        for left in reversed(range(JUDGE_TRIES)):
+            try:
+                found = await self.senses.call(
+                    endings.judge, self.senses, job, run, ending, record, tuple(self.board.deaths), self.board.runs()
+                )
+                if admitting.hungry(found.diagnosis):
+                    await watching.look(self.board, self.senses, but=run)
+                return found
+            except Exception as error:
+                log.exception("attempt %d of %s cannot be judged", run.number, run.job)
+                if not left:
+                    return endings.unjudged(record, error)
+            await asyncio.sleep(RETRY_S)
+        raise AssertionError("unreachable")
 
     async def _close_run(self, job: Job, journal: Callable[[], None]) -> None:
         """Journal the end of an attempt, however often it takes: until then the job cannot start again."""

@@ -53,6 +53,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
     loop = asyncio.get_running_loop()
     next_look = next_history = loop.time()
     struck: list[tuple[Run, int]] = []
+    said = ""
     memory = Memory(short=bool(board.store.mark(MEMORY_MARK, bool)))
     disk = DiskSpace(short=bool(board.store.mark(DISK_MARK, bool)))
     while True:
@@ -60,7 +61,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
             runs = board.runs()
             say_killed(board, struck)
             for fault in senses.gpus.news():
-                board.tell("host", f"{in_words(fault)}: {meaning(fault).advice}")
+                board.note("host", f"{in_words(fault)}: {meaning(fault).advice}")
             struck = await senses.call(senses.tick, runs) if runs else []
             if loop.time() >= next_look:
                 next_look = loop.time() + LOOK_S - 0.05
@@ -76,8 +77,12 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
                 samples = {name: sample for name, sample in beat.jobs.items() if name in live}
                 if not board.store.trouble:  # what room there is belongs to the events
                     await senses.call(kept.add, beat.at, figures(beat.host, samples))
-        except Exception:
-            log.exception("looking at the jobs failed; trying again")
+            said = ""
+        except Exception as error:
+            # A disk that stays full makes each look fail alike: told once, not once a second.
+            if repr(error) != said:
+                log.exception("looking at the jobs failed; trying again")
+            said = repr(error)
         await asyncio.sleep(TICK_S)
 
 
