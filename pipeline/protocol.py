@@ -344,6 +344,7 @@ class JobSample:
     server: ServerSample | None = None
     last_line: str = ""
     log_bytes: int = 0
+    up_s: float | None = None  # since its process was made, by a clock that nobody sets
 
 
 @dataclass(frozen=True)

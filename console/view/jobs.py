@@ -122,7 +122,7 @@ def _job_row(
         state=status.state,
         why=clean(_why(status, sample, progress), WHY_LIMIT),
         since=status.since,
-        up_s=_up(status, at),
+        up_s=_up(status, sample, at),
         attempt=status.attempt,
         restarts=status.restarts,
         pid=status.pid,
@@ -153,11 +153,11 @@ def _job_row(
     )
 
 
-def _up(status: JobStatus, at: float) -> float | None:
+def _up(status: JobStatus, sample: JobSample, at: float) -> float | None:
     if status.started_at is None:
         return None
     if status.state in LIVE:
-        return max(0.0, at - status.started_at)
+        return sample.up_s if sample.up_s is not None else max(0.0, at - status.started_at)
     if status.ended_at is not None:
         return max(0.0, status.ended_at - status.started_at)
     return None

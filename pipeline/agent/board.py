@@ -275,7 +275,9 @@ class Board:
             sample = JobSample(progress=sample.progress, last_line=sample.last_line, log_bytes=sample.log_bytes)
         if server is not None and now - job.server_at > STALE_S:
             server = ServerSample(f"has not answered for {now - job.server_at:.0f} s", server.ready)
-        return replace(sample, server=server)
+        run = job.run
+        up_s = now - run.began if run is not None and run.began is not None else None
+        return replace(sample, server=server, up_s=up_s)
 
     def events_after(self, since: int, limit: int) -> list[Event]:
         """Events after number ``since``, from memory where it reaches back so far, else from the journal."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.view import Snapshot, fold
 from pipeline.agent.identity import send
 from pipeline.agent.logs import time_at
 from pipeline.agent.records import read_claim, read_exit, read_started
@@ -89,6 +90,8 @@ async def test_what_runs_and_what_waits_stays_as_it_is(rig: Rig, clock: Clock) -
         # No state, no reason, no time of anything that happened before; and no event.
         assert state.jobs == before.jobs and state.seq == before.seq
         assert abs(state.at - clock.now()) < 60
+        up_s = fold(Snapshot("", ""), state, 0.0).jobs[0].up_s
+        assert up_s is not None and 0 < up_s < 600
         sample = state.beat.jobs["worker"]
         assert sample.cpu_percent is not None and sample.processes == 1 and sample.memory
         assert sample.rate is not None and 2 < sample.rate < 21
