@@ -64,6 +64,9 @@ def cache() -> Path:
 
 
 def folders(root: Path | None) -> Folders:
+    """Where a demo's things lie; raises ``DemoError`` where its folder is something else."""
+    if root is not None and root.exists() and not root.is_dir():
+        raise DemoError(f"{root} is no folder; name one with --dir")
     return Folders((root or cache() / "demo").resolve(), cache() / "models" / "smollm2-135m-instruct")
 
 
@@ -76,7 +79,10 @@ def prepare(places: Folders, size: int, broken: str = "") -> None:
         raise DemoError(f"{places.config} is no demo's config; name a folder of its own with --dir")
     if there and broken:
         raise DemoError(f"the demo in {places.root} has its datasets already; --break goes with --fresh or a new --dir")
-    places.root.mkdir(parents=True, exist_ok=True)
+    try:
+        places.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DemoError(f"{places.root} cannot be made: {error.strerror}; name a folder with --dir") from None
     _step("target: SmolLM2-135M-Instruct", "pipeline.demo.target", "--out", str(places.model))
     if not there:
         extra = ("--break", broken) if broken else ()

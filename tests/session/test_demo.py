@@ -38,6 +38,23 @@ def test_a_folder_with_another_config_is_left_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
+@pytest.mark.parametrize("option", ["--headless", "--fresh", "--stop"])
+def test_a_file_in_place_of_the_folder_is_said(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "thesis.tex"
+    file.write_text("all of it")
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--dir", str(file), option])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"draftdeck: {file} is no folder; name one with --dir\n"
+    assert file.read_text() == "all of it"
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(demo.DemoError, match=r"file/demo cannot be made: Not a directory; name a folder with --dir"):
+        demo.prepare(demo.folders(tmp_path / "file" / "demo"), 4)
+
+
 def test_a_folder_of_other_files_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(demo.DemoError, match="no demo's folder"):

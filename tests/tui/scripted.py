@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from console.controls import ControlError, JobAction
 from console.view import Message, Snapshot, fold
-from pipeline.protocol import ActionReply, History, JobDetail, LogHits, LogPage
+from pipeline.protocol import ActionReply, Attempt, History, JobDetail, LogHits, LogPage
 from tests.view import scenario
 
 
@@ -22,6 +23,8 @@ class ScriptedSession:
         self.asked: list[tuple[str, str]] = []
         self.pages: list[tuple[int, int]] = []
         self.refuse = ""
+        self.answer = ""
+        self.attempts: tuple[Attempt, ...] = ()
         self.hold = asyncio.Event()
         self.hold.set()
         self.hold_pages = asyncio.Event()
@@ -47,7 +50,7 @@ class ScriptedSession:
         await self.hold.wait()
         if self.refuse:
             raise ControlError(self.refuse)
-        return ActionReply(True, f"{job}: {action} accepted")
+        return ActionReply(True, self.answer or f"{job}: {action} accepted")
 
     async def waive(self, job: str, reason: str) -> ActionReply:
         self.asked.append((f"waive: {reason}", job))
@@ -60,7 +63,8 @@ class ScriptedSession:
     async def detail(self, job: str) -> JobDetail:
         if self.refuse:
             raise ControlError(self.refuse)
-        return scenario.detail_of(job)
+        detail = scenario.detail_of(job)
+        return replace(detail, attempts=self.attempts) if self.attempts else detail
 
     async def log(self, job: str, attempt: int, offset: int, limit: int) -> LogPage:
         assert self.snapshot.job(job) is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from console.tui.widgets.jobs import JobsTable
+from pipeline.protocol import Attempt
 from tests.tui.screen import deck, shown, until, until_shown
 
 
@@ -55,3 +57,18 @@ async def test_a_restart_from_here() -> None:
         await until_shown(pilot, "What happened")
         await pilot.press("r")
         await until(pilot, lambda: session.asked == [("restart", "prep:B5")])
+
+
+async def test_the_attempt_that_runs_has_its_figures() -> None:
+    app, session = deck()
+    row = session.snapshot.job("serve:baseline")
+    assert row is not None and row.live and row.log_bytes == 612_000_000
+    session.attempts = (Attempt(row.attempt, "release", row.started_at),)  # as the journal has it until its end
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        app.screen.query_one(JobsTable).select("serve:baseline")
+        await pilot.press("enter")
+        await until_shown(pilot, "Attempts")
+        rows = shown(app)
+        first = rows[next(at for at, text in enumerate(rows) if text.strip() == "Attempts") + 2]
+        assert "ready" in first and "28 h" in first and "612 MB" in first, first

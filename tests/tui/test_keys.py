@@ -122,6 +122,16 @@ async def test_an_action_shows_at_once_and_then_how_it_went() -> None:
         await until_shown(pilot, "✓ restarting prep:B5: prep:B5: restart accepted")
 
 
+async def test_an_answer_that_only_repeats_the_action_is_said_once() -> None:
+    app, session = deck()
+    session.answer = "restarting prep:B5"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("n", "r")
+        await until_shown(pilot, "✓ restarting prep:B5")
+        assert not any("restarting prep:B5:" in row for row in shown(app))
+
+
 async def test_an_action_that_fails_says_so_on_any_screen() -> None:
     app, session = deck()
     session.refuse = "the link is down: no answer from [gpu-3]"

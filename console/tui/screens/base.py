@@ -251,7 +251,8 @@ class DeckScreen(Screen[None]):
             except ControlError as error:
                 self.say(Tone.BAD, f"{doing}: {error}")
                 return
-            self.say(Tone.GOOD if reply.done else Tone.BAD, f"{doing}: {reply.text}" if reply.text else doing)
+            said = f"{doing}: {reply.text}" if reply.text and reply.text != doing else doing
+            self.say(Tone.GOOD if reply.done else Tone.BAD, said)
 
         # The app owns the work: it goes on when this screen is closed.
         self.app.run_worker(work(), name=f"{doing} {uuid4().hex[:6]}", group="actions", exit_on_error=True)

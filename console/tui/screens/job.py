@@ -134,7 +134,7 @@ class JobScreen(Moving, DeckScreen):
             yield from _field("details", [(f"not fetched: {clean(self._trouble, 400)}", "$bad")], width)
         yield from _diagnosis(row, width)
         if self._detail is not None:
-            yield from _attempts(self._detail.attempts)
+            yield from _attempts(self._detail.attempts, row)
         yield from self._resources(width)
         if any(self._tail):
             yield from _section("Last lines of the log", "l opens it")
@@ -220,7 +220,8 @@ def _diagnosis(row: JobRow, width: int) -> Iterable[Content]:
         yield from hanging(line(("  to do     ", "$label")), line((clean(found.advice, 600), "bold")), width)
 
 
-def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
+def _attempts(attempts: tuple[Attempt, ...], row: JobRow) -> Iterable[Content]:
+    """Earlier attempts as the journal has them; of one that runs it knows the begin only, ``row`` the rest."""
     if not attempts:
         return
     yield from _section("Attempts")
@@ -230,10 +231,13 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Iterable[Content]:
         ran = each.ended_at - each.started_at if each.ended_at is not None and each.started_at is not None else None
         end = f"signal {each.signal}" if each.signal is not None else ""
         end = end or (f"exit {each.exit_code}" if each.exit_code is not None else clean(each.state, 11))
+        log_bytes = each.log_bytes
+        if each.ended_at is None and each.number == row.attempt and row.live:
+            ran, end, log_bytes = row.up_s, str(row.state), row.log_bytes
         yield line(
             (f"  {each.number:>3}  ", "bold"),
             f"{began:<9}{fmt.duration(ran):>12}  {end:<12}",
-            f"{fmt.size(each.peak_memory):>8}{fmt.size(each.log_bytes):>8}  ",
+            f"{fmt.size(each.peak_memory):>8}{fmt.size(log_bytes):>8}  ",
             (clean(each.reason, 300), "$label"),
         )
 
