@@ -58,7 +58,8 @@ def after_end(
         return Stay(final=f"exit code {exit_code} is not tried again")
     counted = () if ran_s >= policy.healthy_s else tuple(at for at in restarts if now - policy.window_s < at <= now)
     if len(counted) >= policy.limit:
-        return Stay(f"gave up after {len(counted)} restarts within {policy.window_s / 60:.0f} min")
+        plural = "" if len(counted) == 1 else "s"
+        return Stay(f"gave up after {len(counted)} restart{plural} within {policy.window_s / 60:.0f} min")
     return Again(backoff(policy, len(counted), chance), (*counted, now))
 
 

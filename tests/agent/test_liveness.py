@@ -249,7 +249,7 @@ async def test_policy_restart_ends_a_dead_server_and_starts_it_again_as_after_a_
     hanging.held.touch()
     await agent.replaced("agent", old, within=10)
     status = await agent.reach("serve:x", S.FAILED, within=60)
-    assert status.reason.startswith("gave up after 1 restarts within 10 min; last: no token for")
+    assert status.reason.startswith("gave up after 1 restart within 10 min; last: no token for")
     assert status.attempt == 2
 
 
@@ -262,7 +262,7 @@ async def test_policy_restart_ends_a_batch_job_that_stalls(agent: Rig) -> None:
     status = await agent.attempted("a", 2)
     assert status.restarts == 1 and status.diagnosis is not None and status.diagnosis.cause == "stalled"
     status = await agent.reach("a", S.FAILED)
-    assert "gave up after 1 restarts" in status.reason and "no progress for" in status.reason
+    assert "gave up after 1 restart" in status.reason and "no progress for" in status.reason
 
 
 async def test_a_stalled_job_is_ended_once_its_policy_says_so(agent: Rig) -> None:
