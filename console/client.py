@@ -121,17 +121,18 @@ class AgentClient:
         """End agent and keeper. The jobs go on, unless ``stop_jobs``."""
         return await self._change("POST", "/v1/shutdown" + ("?jobs=stop" if stop_jobs else ""), request, ActionReply)
 
-    async def stream(self, since: int) -> AsyncGenerator[StreamLine, None]:
+    async def stream(self, since: int, journal: str = "") -> AsyncGenerator[StreamLine, None]:
         """Events after number ``since``, then new ones as they come, with beats in between. Never ends by itself.
 
         Raises ``LinkDown`` when the wire fails, the agent ends or nothing comes for ``SILENCE_S``; ask again with the
-        number of the last event seen and nothing is missed.
+        number of the last event seen and nothing is missed. ``AgentError`` where there is another journal by now.
         """
+        parameters: dict[str, str | int] = {"since": since, "journal": journal}
         begun = time.monotonic()
         timeout = httpx.Timeout(SILENCE_S, connect=10.0)
         decoder = msgspec.json.Decoder(StreamLine)
         try:
-            async with self._streams.stream("GET", "/v1/events", params={"since": since}, timeout=timeout) as response:
+            async with self._streams.stream("GET", "/v1/events", params=parameters, timeout=timeout) as response:
                 if response.is_error:
                     await response.aread()
                     raise _refusal(response)

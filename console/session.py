@@ -132,7 +132,8 @@ class Session:
         if self._anew:
             self._fold(await client.state())
             self._anew = False
-        async with contextlib.aclosing(client.stream(self.snapshot.seq)) as stream:
+        journal = self.snapshot.agent.journal if self.snapshot.agent else ""
+        async with contextlib.aclosing(client.stream(self.snapshot.seq, journal)) as stream:
             async for line in stream:
                 torn = self._torn(line)
                 self._fold(line)

@@ -421,6 +421,7 @@ class AgentInfo:
     container: str  # identity: boot id, pid namespace, start of pid 1
     keeper: bool  # seen alive
     protocol: int = PROTOCOL
+    journal: str = ""  # identity: event numbers are of one journal
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
 
 
 def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:
-    # An agent whose numbers begin anew has a new journal: events of the old one are of another run.
-    anew = state.seq < snapshot.seq
+    # Events of another journal are of another run.
+    before = snapshot.agent.journal if snapshot.agent else state.agent.journal
+    anew = state.agent.journal != before or state.seq < snapshot.seq
     known = () if anew else snapshot.events
     events = {event.seq: event for event in (*known, *state.events) if event.kind != QUIET}
     folded = replace(

@@ -111,6 +111,8 @@ class Api:
 
     async def events(self, request: Request) -> Response:
         since, newest = _number(request, "since", 0, 0, 1 << 62), self._board.shown.seq
+        if request.query_params.get("journal", "") not in ("", self._board.store.identity):
+            raise HTTPException(409, "there is another journal now: read the state anew")
         if since > newest:
             raise HTTPException(409, f"since={since}, but the newest event is {newest}: read the state anew")
         return cast(Response, EventStream(self._board, since, self._older))

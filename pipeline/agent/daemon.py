@@ -56,7 +56,8 @@ class Agent:
     def info(self) -> AgentInfo:
         keeper = locks.holder(str(self.runtime / "keeper.lock")) is not None
         return AgentInfo(
-            os.getpid(), self.started_at, self.release, str(self.workdir), self.supervisor.container, keeper
+            os.getpid(), self.started_at, self.release, str(self.workdir), self.supervisor.container, keeper,
+            journal=self.supervisor.board.store.identity,
         )  # fmt: skip
 
     def leave(self, with_keeper: bool = False) -> None:

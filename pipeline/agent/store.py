@@ -6,6 +6,7 @@ be used from another thread and loses at most its newest seconds when the machin
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, job TEXT, figure TEXT
 CREATE TABLE IF NOT EXISTS recent (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY KEY (series, at)) WITHOUT ROWID;
 """
+IDENTITY: Final = "journal"
 REQUESTS_KEPT: Final = 10_000
 RECENT_S: Final = 2 * 3600.0
 HISTORY_S: Final = 60 * 86400.0
@@ -88,6 +90,12 @@ class Store:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
         self.seq: int = row[0] if row else 0
         """Number of the newest event."""
+        identity = self.mark(IDENTITY, str)
+        if identity is None:
+            identity = secrets.token_hex(8)
+            self.set_mark(IDENTITY, identity)
+        self.identity: str = identity
+        """Tells this journal from another one at the same place: numbers of events mean something within one alone."""
         self.reserve()
 
     def reserve(self) -> None:

@@ -47,9 +47,9 @@ class Recorded(AgentClient):
         super().__init__(link, bridge)
         self._wire = wire
 
-    async def stream(self, since: int) -> AsyncGenerator[StreamLine, None]:
+    async def stream(self, since: int, journal: str = "") -> AsyncGenerator[StreamLine, None]:
         self._wire.streams += 1
-        async with contextlib.aclosing(super().stream(since)) as lines:
+        async with contextlib.aclosing(super().stream(since, journal)) as lines:
             async for line in lines:
                 if line.event is not None:
                     self._wire.events.append(line.event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,14 +16,18 @@ import pytest
 from console import client as client_room
 from console.client import AgentClient
 from console.link.channel import bridge_argv
+from console.link.deploy import deploy, ensure_agent
 from console.link.errors import OutcomeUnknown
 from console.link.reconnect import Link
 from console.session import Session
 from console.tui.app import Deck
-from pipeline.protocol import ApplyRequest, JobState
+from pipeline.agent import paths
+from pipeline.protocol import ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
+from tests.agent.rig import until as eventually
 from tests.link.conftest import Server, through
 from tests.link.relay import Relay
 from tests.link.test_client import agent_of, plan, request, until
+from tests.link.test_cut import journaled
 from tests.tui import screen
 
 PYTHON = sys.executable
@@ -39,6 +44,7 @@ class Dying:
     link: Link
     bridge: tuple[str, ...]
     witness: AgentClient
+    witness_link: Link
 
     async def attempt(self) -> int:
         return (await self.witness.state()).jobs[JOB].attempt
@@ -82,7 +88,7 @@ async def dying(server: Server, workdir: Path) -> AsyncIterator[Dying]:
     ):
         await witness.apply(ApplyRequest(plan(release, "exec sleep 600"), by="test"))
         await until(witness, lambda state: state.jobs[JOB].pid is not None, "the job to run")
-        yield Dying(relay, link, bridge_argv(str(workdir), PYTHON, release), witness)
+        yield Dying(relay, link, bridge_argv(str(workdir), PYTHON, release), witness, direct)
 
 
 async def test_a_command_is_done_once_wherever_the_wire_breaks(one_server: Server, workdir: Path) -> None:
@@ -154,3 +160,38 @@ async def test_the_screen_says_that_it_is_not_known_and_then_what_became_of_it(
             await it.come_back()
             await screen.until_shown(pilot, f"stopping {JOB}: not done: taken back by ana")
             assert app.snapshot.statuses[JOB].state is JobState.READY
+
+
+async def test_another_journal_is_read_anew_however_long_it_is(one_server: Server, workdir: Path) -> None:
+    """A container that was set up anew while the laptop slept: its events are not taken for the old run's."""
+    async with dying(one_server, workdir) as it:
+
+        async def client(live: Link) -> AgentClient:
+            return AgentClient(live, it.bridge)
+
+        session = Session(lambda: contextlib.nullcontext(it.link), client, run="r", host_label="h", by="ana")
+        running = asyncio.create_task(session.run(lambda _: None))
+        try:
+            await eventually(lambda: JOB in session.snapshot.statuses, within=40)
+            old = session.snapshot
+            it.relay.cut()
+            await it.relay.break_off()
+            await it.witness.shutdown(request(), stop_jobs=True)
+            await eventually(lambda: not Path(paths.runtime_path(workdir), "agent.sock").exists())
+            shutil.rmtree(workdir / "agent")
+            shutil.rmtree(workdir / "jobs")
+            release = await deploy(it.witness_link, str(workdir), PYTHON)
+            await ensure_agent(it.witness_link, str(workdir), PYTHON, release, by="test")
+            other = JobSpec("other", "demo", ("/bin/true",), restart=RestartPolicy(when="never"))
+            while (await it.witness.state()).seq <= old.seq + 5:
+                await it.witness.apply(ApplyRequest(Plan("another run", release, (other,)), by="test"))
+            await it.come_back()
+            await eventually(lambda: session.snapshot.run == "another run", within=60)
+            await eventually(lambda: session.snapshot.statuses["other"].state is JobState.DONE)
+            assert JOB not in session.snapshot.statuses
+            seen = {event.seq: event for event in session.snapshot.events}
+            assert all(seen.get(event.seq, event) == event for event in journaled(workdir))
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running

@@ -189,6 +189,18 @@ async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
         assert paints <= 4 * (time.monotonic() - begun) + 4
 
 
+@pytest.mark.parametrize("keys, pane", [((), "#panes"), (("enter",), "#job"), (("l",), "#log")])
+async def test_old_figures_are_marked_on_every_screen(keys: tuple[str, ...], pane: str) -> None:
+    app, session = deck(on(stale))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(*keys)
+        await until(pilot, lambda: bool(app.screen.query(pane)) and app.screen.has_class("-stale"))
+        await until(pilot, lambda: app.screen.query_one(pane).styles.opacity < 1)
+        await until_shown(pilot, "stale: nothing heard from the agent for 4")
+        session.tell(StreamLine(beat=Beat(scenario.AT, 6, scenario.HOST, {})), clock.now())
+        await until(pilot, lambda: app.screen.query_one(pane).styles.opacity == 1)
+
+
 async def test_an_event_renders_the_cells_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[tuple[int, int]] = []
     render = DataTable._render_cell

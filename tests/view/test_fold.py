@@ -83,6 +83,15 @@ def test_a_new_journal_forgets_the_events_of_the_old_one() -> None:
     assert [each.seq for each in fold(before, fresh, 101.0).events] == [1]
 
 
+def test_a_longer_journal_of_another_run_forgets_the_old_one_too() -> None:
+    before = scenario.live(100.0)
+    other = replace(scenario.AGENT, journal="another")
+    state = replace(scenario.state_of({}, {}), agent=other, seq=9, events=(Event(9, scenario.AT, "agent", "started"),))
+    after = fold(before, state, 101.0)
+    assert [each.seq for each in after.events] == [9]
+    assert after.reported == {}
+
+
 def test_time_stands_still_when_data_is_old() -> None:
     snapshot = scenario.live(100.0)
     row = snapshot.job("generate")
