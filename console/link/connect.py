@@ -13,6 +13,7 @@ from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED
 
 from console.link.errors import LinkDown, LinkRefused, one_line
 from console.link.hostkeys import HostKeys, files_of, name_of
+from console.link.userkeys import identities
 
 KEEPALIVE_S: Final = 3.0
 KEEPALIVE_INTERVALS: Final = 3  # a server silent for so many intervals is lost
@@ -83,11 +84,15 @@ async def _open(endpoint: Endpoint, accept: str, jump: Connection | None, behind
     async with contextlib.AsyncExitStack() as undo:
         try:
             arguments = _arguments(endpoint)
-            options = await asyncssh.SSHClientConnectionOptions.construct(None, **arguments)
+            # Without keys: asyncssh would stop at one that is listed but not there.
+            looking = {**arguments, "client_keys": None, "client_certs": None}
+            options = await asyncssh.SSHClientConnectionOptions.construct(None, **looking)
             if jump is None and isinstance(options.tunnel, str):
                 jump = await _jump(options.tunnel, endpoint, accept, behind)
                 undo.push_async_callback(jump.close)
             lookup = options.config.get
+            if not endpoint.identity_files:
+                arguments |= await asyncio.to_thread(identities, lookup)
             files = files_of(endpoint.known_hosts, lookup("UserKnownHostsFile"), lookup("GlobalKnownHostsFile"))
             keys = HostKeys(options.host_key_alias or name_of(options.host, options.port), files, accept)
             if not lookup("HostKeyAlgorithms"):
@@ -98,7 +103,9 @@ async def _open(endpoint: Endpoint, accept: str, jump: Connection | None, behind
             owner = _Owner(keys)
             ssh = await asyncssh.connect(**arguments, known_hosts=keys.known, client_factory=lambda: owner)
             undo.callback(ssh.abort)
-        except (TimeoutError, asyncssh.Error, OSError, ValueError) as error:
+        except (LinkDown, LinkRefused):  # of a jump host
+            raise
+        except Exception as error:  # what asyncssh raises by mistake is told too; else nothing would try again
             if keys is not None and keys.refusal is not None:
                 raise keys.refusal from None
             raise _verdict(endpoint, error) from None
@@ -190,4 +197,6 @@ def _verdict(endpoint: Endpoint, error: Exception) -> LinkDown | LinkRefused:
         return LinkRefused(f"{where}: {text}. Correct that (SSH configuration, key files), then try again")
     if isinstance(error, OSError) and error.filename is not None:
         return LinkRefused(f"cannot read {error.filename}: {error.strerror}. Correct that, then try again")
-    return LinkDown(f"cannot reach {where}: {text}")
+    if isinstance(error, (OSError, asyncssh.Error)):
+        return LinkDown(f"cannot reach {where}: {text}")
+    return LinkRefused(f"{where}: unexpected {type(error).__name__}: {text}. Try again; if it comes again, report it")

@@ -185,7 +185,7 @@ class Link:
         while True:
             self._retry.clear()
             try:
-                connection = await open_connection(self.endpoint, self._accept)
+                connection = await self._open()
             except LinkRefused as refused:
                 self._set(LinkStatus("refused", clock.now(), str(refused), refused.fingerprint))
                 await self._retry.wait()
@@ -201,6 +201,20 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._retry.wait(), delay(failures, random.random()))  # noqa: S311
             failures += 1
+
+    async def _open(self) -> Connection:
+        """A new connection. Who asks to try now does not wait for a try that began when the network was still gone."""
+        opening = asyncio.create_task(open_connection(self.endpoint, self._accept))
+        asked = asyncio.create_task(self._retry.wait())
+        try:
+            await asyncio.wait({opening, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                raise LinkDown("connecting again, as asked")
+            return opening.result()
+        finally:
+            for task in (opening, asked):
+                task.cancel()
+            await asyncio.gather(opening, asked, return_exceptions=True)
 
     async def _hold(self, connection: Connection) -> float:
         """Be live until the connection ends; return how many seconds that was."""

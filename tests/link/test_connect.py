@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.link import reconnect
-from console.link.connect import Endpoint, open_connection
+from console.link.connect import CONNECT_TIMEOUT_S, Endpoint, open_connection
 from console.link.errors import LinkDown, LinkRefused, last_line, one_line
 from console.link.reconnect import LARGE, LONGEST_DELAY_S, Link, LinkStatus, delay
 from tests.agent.rig import until
@@ -243,6 +244,27 @@ async def test_a_silent_network_is_noticed_and_outlived(server: Server) -> None:
         link.retry()
         await reach(link, "live")
         assert (await link.run(["echo", "back"])).stdout == b"back\n"
+
+
+async def test_who_asks_to_try_now_does_not_wait_for_a_try_that_hangs(server: Server) -> None:
+    assert server.endpoint.port is not None
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with Relay(silent.getsockname()[1]) as relay, Link(through(relay, server)) as link:
+            await until(lambda: relay.connections == 1, within=20)
+            relay.target = server.endpoint.port
+            link.retry()
+            await reach(link, "live", CONNECT_TIMEOUT_S / 2)
+            assert relay.connections == 2
+
+
+async def test_what_nobody_foresaw_is_told_and_stops(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(**_: object) -> None:
+        raise AssertionError("a mistake\nof a library")
+
+    monkeypatch.setattr(asyncssh, "connect", fails)
+    async with Link(server.endpoint) as link:
+        status = await reach(link, "refused")
+        assert "unexpected AssertionError: a mistake of a library" in status.detail
 
 
 async def test_nobody_there_is_tried_again_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,33 @@ async def test_a_key_with_a_passphrase_works_through_the_agent_alone(
     assert await connects(config_of(openssh_server))
 
 
+async def test_files_that_are_not_there_are_passed_over_as_ssh_does(
+    openssh_server: OpenSshServer, home: Path, ssh_agent: Path, tmp_path: Path
+) -> None:
+    lines = f"  IdentityFile ~/.ssh/id_gone\n  CertificateFile ~/.ssh/gone-cert.pub\n  IdentityAgent {ssh_agent}\n"
+    write_ssh_config(home, openssh_server, lines)
+    add_to(ssh_agent, openssh_server.key, "", tmp_path)
+    assert await connects(config_of(openssh_server))
+
+
+@pytest.mark.parametrize("named", ["user_key.pub", "user_key"])
+async def test_the_key_that_is_named_is_taken_from_an_agent_with_many(
+    openssh_server: OpenSshServer, home: Path, ssh_agent: Path, tmp_path: Path, named: str
+) -> None:
+    for number in range(4):
+        make_key(tmp_path / f"other{number}")
+        add_to(ssh_agent, tmp_path / f"other{number}", "", tmp_path)
+    protect(openssh_server.key)
+    add_to(ssh_agent, openssh_server.key, PASSPHRASE, tmp_path)
+    openssh_server.extra.append("MaxAuthTries 2")
+    openssh_server.restart()
+    lines = f"  IdentityFile {openssh_server.folder / named}\n  IdentityAgent {ssh_agent}\n"
+    write_ssh_config(home, openssh_server, lines)
+    assert "refused the login" in await refused(config_of(openssh_server))  # the others come first
+    write_ssh_config(home, openssh_server, lines + "  IdentitiesOnly yes\n")
+    assert await connects(config_of(openssh_server))
+
+
 @pytest.fixture
 def for_certificates(openssh_server: OpenSshServer, tmp_path: Path) -> OpenSshServer:
     """A server that lets in who has a certificate of an authority; its list of keys is empty."""
