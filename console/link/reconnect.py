@@ -157,7 +157,8 @@ class Link:
                 process.close()
         code = process.returncode
         if code is None:
-            raise LinkDown(f"the connection broke while {argv[0]} ran")
+            broke = "the connection broke" if ssh.is_closed() else "the SSH server ended the session"
+            raise LinkDown(f"{broke} while {argv[0]} ran")
         return Completed(code, bytes(stdout or b""), bytes(stderr or b""))
 
     def require_live(self) -> asyncssh.SSHClientConnection:

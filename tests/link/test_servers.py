@@ -155,13 +155,17 @@ async def test_a_server_that_takes_no_more_logins_now_is_tried_again(openssh_ser
 async def test_sessions_that_the_server_ends_when_idle_are_opened_again(
     openssh_server: OpenSshServer, workdir: Path
 ) -> None:
-    openssh_server.extra += ["ChannelTimeout session:command=4s", "LogLevel VERBOSE"]
-    try:
-        openssh_server.restart()
-    except AssertionError:
-        pytest.skip("this OpenSSH has no ChannelTimeout (9.2 and later)")
     async with Link(openssh_server.endpoint) as link, agent_of(link, workdir) as (agent, release):
         assert (await agent.apply(ApplyRequest(plan(release, "exec sleep 600"), by="test"))).applied
+        openssh_server.extra += ["ChannelTimeout session:command=4s", "LogLevel VERBOSE"]
+        try:
+            openssh_server.restart()
+        except AssertionError:
+            pytest.skip("this OpenSSH has no ChannelTimeout (9.2 and later)")
+        await reach(link, "lost")
+        await link.connected(20)
+        with pytest.raises(LinkDown, match="the SSH server ended the session while sleep ran"):
+            await link.run(["sleep", "30"])
         async with session_on(link, bridge_argv(str(workdir), PYTHON, release)) as session:
             began = len(started_sessions(openssh_server))
             await asyncio.sleep(6)  # the idle time is what is tested
