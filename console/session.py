@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from console import clock
 from console.controls import ControlError, JobAction, UnknownOutcome
 from console.link.errors import AgentError, DeployError, LinkError, LinkRefused, OutcomeUnknown
-from console.view import LinkView, Message, Refresh, Snapshot, fold
-from pipeline.protocol import ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
+from console.view import Gap, LinkView, Message, Refresh, Snapshot, fold
+from pipeline.protocol import STALE_S, ActionReply, ActionRequest, History, JobDetail, LogHits, LogPage, StreamLine
 
 if TYPE_CHECKING:  # they speak SSH and HTTP, which the screen does not wait for
     from console.client import AgentClient
@@ -133,11 +133,16 @@ class Session:
             self._fold(await client.state())
             self._anew = False
         journal = self.snapshot.agent.journal if self.snapshot.agent else ""
+        known, quiet_since = self.snapshot.seq, self.snapshot.received
         async with contextlib.aclosing(client.stream(self.snapshot.seq, journal)) as stream:
             async for line in stream:
                 torn = self._torn(line)
                 self._fold(line)
                 self._set_trouble("")
+                if line.beat is not None and quiet_since is not None:  # it comes after the events that were missed
+                    quiet_s, quiet_since = clock.now() - quiet_since, None
+                    if quiet_s > STALE_S:
+                        self._fold(Gap(line.beat.at, quiet_s, self.snapshot.seq - known))
                 if torn:
                     self._fold(await client.state())
                 elif line.event is not None and line.event.kind in ("plan", "agent"):

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from console.view.attention import Attention, attention
 from console.view.fold import Message, Refresh, fold
-from console.view.snapshot import LinkView, Snapshot, Tone
+from console.view.snapshot import Gap, LinkView, Snapshot, Tone
 
-__all__ = ["Attention", "LinkView", "Message", "Refresh", "Snapshot", "Tone", "attention", "fold"]
+__all__ = ["Attention", "Gap", "LinkView", "Message", "Refresh", "Snapshot", "Tone", "attention", "fold"]

@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass, replace
 from typing import Final
 
-from console.view.snapshot import EVENTS_KEPT, LinkView, Snapshot
+from console.view.snapshot import EVENTS_KEPT, GAPS_KEPT, Gap, LinkView, Snapshot
 from pipeline.protocol import Beat, Event, History, State, StreamLine
 
 
@@ -20,7 +20,7 @@ class Refresh:
     state: State
 
 
-Message = State | Refresh | StreamLine | History | LinkView
+Message = State | Refresh | StreamLine | History | LinkView | Gap
 
 POINTS_KEPT: Final = 2000
 QUIET: Final = "reason"
@@ -47,6 +47,8 @@ def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
             return replace(snapshot, history={**snapshot.history, (message.job, message.figure): message})
         case LinkView():
             return replace(snapshot, link=message)
+        case Gap():
+            return replace(snapshot, gaps=(message, *snapshot.gaps[: GAPS_KEPT - 1]))
 
 
 def _state(snapshot: Snapshot, state: State, now: float) -> Snapshot:

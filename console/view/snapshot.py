@@ -23,6 +23,7 @@ from pipeline.protocol import (
 )
 
 EVENTS_KEPT: Final = 500
+GAPS_KEPT: Final = 20
 
 
 class Tone(enum.StrEnum):
@@ -49,6 +50,15 @@ class LinkView:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A time in which nothing came from the agent, and what was caught up with after it."""
+
+    at: float  # the container's wall clock when all was known again
+    seconds: float
+    events: int
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Everything the panes show, made by ``console.view.fold``; what follows from facts is computed once, when asked.
 
@@ -68,6 +78,7 @@ class Snapshot:
     beat: Beat | None = None
     reported: Mapping[str, Progress] = field(default_factory=dict)  # by job: the newest it ever gave
     events: tuple[Event, ...] = ()  # newest first
+    gaps: tuple[Gap, ...] = ()  # newest first
     history: Mapping[tuple[str, str], History] = field(default_factory=dict)  # by job and figure
 
     def age(self, now: float) -> float | None:

@@ -21,7 +21,7 @@ from console.link.reconnect import Link
 from console.session import Session
 from console.tui.app import Deck
 from pipeline.agent import paths
-from pipeline.protocol import ApplyRequest, Event, JobSpec, Plan, RestartPolicy, StreamLine
+from pipeline.protocol import BEAT_S, ApplyRequest, Event, JobSpec, Plan, RestartPolicy, StreamLine
 from tests.link.conftest import Server, through
 from tests.link.relay import Relay
 from tests.tui.screen import shown, until
@@ -115,13 +115,17 @@ async def cut_and_back(server: Server, workdir: Path, cut_s: float) -> float:
             stale_after = time.monotonic() - began
             await pause(pilot, cut_s - stale_after)
             assert every_pane_is_marked(app)
-            seen = len(wire.events)
+            seen, before = len(wire.events), session.snapshot.seq
             relay.mend()
             await relay.break_off()  # a cable that is plugged in again finds the old connections gone
             link.retry()
             missed = journaled(workdir)[-1].seq
             await until(pilot, lambda: session.snapshot.seq >= missed, 60.0)
             await until(pilot, lambda: not every_pane_is_marked(app) and "live" in shown(app)[1])
+            await until(pilot, lambda: bool(session.snapshot.gaps))
+            gap = session.snapshot.gaps[0]
+            assert gap.seconds > cut_s - 2 * BEAT_S
+            assert gap.events >= missed - before
             assert wire.streams > 1
             assert len(wire.events) - seen > cut_s  # it was under load
             check_events(session, wire, journaled(workdir))

@@ -13,7 +13,7 @@ from textual.widgets import DataTable
 
 from console import clock
 from console.tui.widgets.jobs import JobsTable
-from console.view import LinkView, Snapshot, fold
+from console.view import Gap, LinkView, Snapshot, fold
 from console.view.text import cells
 from pipeline.protocol import Beat, Event, JobSample, JobState, JobStatus, Progress, StreamLine
 from tests.tui.screen import deck, shown, until, until_shown
@@ -187,6 +187,23 @@ async def test_a_flood_of_messages_is_painted_four_times_a_second() -> None:
                 await pilot.pause()
         await until_shown(pilot, "2,000 tok/s")
         assert paints <= 4 * (time.monotonic() - begun) + 4
+
+
+async def test_a_time_without_the_link_stands_between_the_events() -> None:
+    app, session = deck()
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "restart prep:B5 (ana@laptop)")
+        session.tell(Gap(scenario.AT + 1, 3725.0, 1412), clock.now())
+        await until_shown(pilot, "nothing heard for 1 h 02 m, 1,412 events caught up with")
+        event = Event(7, scenario.AT + 2, "state", "prep:B4 running", "prep:B4")
+        session.tell(StreamLine(event=event), clock.now())
+        await until_shown(pilot, "prep:B4 running")
+        rows = shown(app)
+        places = [
+            next(at for at, row in enumerate(rows) if text in row and at > 20)
+            for text in ("prep:B4 running", "nothing heard for", "restart prep:B5")
+        ]
+        assert places == sorted(places)
 
 
 @pytest.mark.parametrize("keys, pane", [((), "#panes"), (("enter",), "#job"), (("l",), "#log")])
