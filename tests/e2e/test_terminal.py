@@ -81,11 +81,11 @@ def processes(folder: Path, word: str) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 def test_crash_key_recovery_close_and_come_back(terminal: Terminal, folder: Path, model: Path) -> None:
     demo = (str(DRAFTDECK), "demo", "--dir", str(folder), "--size", "2")
     terminal.run(*demo)
-    terminal.sees(r"prep:B2 +running", within=90)
+    terminal.sees(r"prep:B2 +running", within=150)
     (prep,) = processes(folder, "pipeline.prep --dataset B2")
     prep.send_signal(signal.SIGKILL)
     terminal.sees(r"prep:B2 +failed +SIGKILL")
