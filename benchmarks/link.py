@@ -92,7 +92,7 @@ def operated(server: OpenSshServer, endpoint: Endpoint, folder: Path, rounds: in
     asyncio.run(prepare(server.endpoint, folder, names))
     deaths, restarts = [], []
     with console(endpoint, folder) as terminal:
-        terminal.read_until(names[-1], 60)
+        terminal.read_until(f"{names[0]} running", 60)
         for name in names:
             terminal.drain(random.uniform(0.5, 1.5))
             deaths.append(until_shown(terminal, folder, name))

@@ -70,7 +70,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def on_terminal(argv: Sequence[str], *, columns: int = 120, lines: int = 40, nohup: bool = False) -> Iterator[Terminal]:
-    """Run a program on a terminal of this size; it is killed at the end."""
+    """Run a program on a terminal of this size; it is ended at the end."""
     pid, end = pty.fork()
     if pid == 0:
         if nohup:
@@ -78,12 +78,15 @@ def on_terminal(argv: Sequence[str], *, columns: int = 120, lines: int = 40, noh
         size = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
         os.execvpe(argv[0], list(argv), {**os.environ, **size, "TEXTUAL_ANIMATIONS": "none"})
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    terminal = Terminal(pid, end)
     try:
-        yield Terminal(pid, end)
+        yield terminal
     finally:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):  # it may have ended, and been waited for
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGCONT)
+            if terminal.ended(3.0) is None:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         with contextlib.suppress(OSError):
             os.close(end)
