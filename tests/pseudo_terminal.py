@@ -78,15 +78,16 @@ def on_terminal(argv: Sequence[str], *, columns: int = 120, lines: int = 40, noh
         size = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
         os.execvpe(argv[0], list(argv), {**os.environ, **size, "TEXTUAL_ANIMATIONS": "none"})
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    terminal = Terminal(pid, end)
+    terminal, handle = Terminal(pid, end), os.pidfd_open(pid)
     try:
         yield terminal
     finally:
-        with contextlib.suppress(OSError):  # it may have ended, and been waited for
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(OSError):  # it may have ended, and been waited for: its number may be another's by now
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            signal.pidfd_send_signal(handle, signal.SIGCONT)
             if terminal.ended(3.0) is None:
-                os.kill(pid, signal.SIGKILL)
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
                 os.waitpid(pid, 0)
+        os.close(handle)
         with contextlib.suppress(OSError):
             os.close(end)
