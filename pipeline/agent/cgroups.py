@@ -217,6 +217,7 @@ def _mounts() -> str:
     return _text(Path("/proc/self/mountinfo"))  # hundreds of lines, and a container's mounts stay as they are
 
 
+@functools.lru_cache(16)
 def _mount(mounts: str, kind: str, controller: str | None) -> tuple[str, Path] | None:
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
