@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from textual.content import Content
+
+from console.tui.widgets.bars import AttentionBar, Bar
 from console.tui.widgets.jobs import JobsTable
 from pipeline.protocol import Attempt
 from tests.tui.screen import deck, shown, until, until_shown
@@ -72,3 +76,36 @@ async def test_the_attempt_that_runs_has_its_figures() -> None:
         rows = shown(app)
         first = rows[next(at for at, text in enumerate(rows) if text.strip() == "Attempts") + 2]
         assert "ready" in first and "28 h" in first and "612 MB" in first, first
+
+
+async def test_nothing_is_ever_drawn_for_a_screen_that_is_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    say = Bar.say
+
+    def noted(bar: Bar, content: Content) -> None:
+        if isinstance(bar, AttentionBar):
+            drawn.append(content.cell_length)
+        say(bar, content)
+
+    monkeypatch.setattr(Bar, "say", noted)
+    app, _ = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        await pilot.press("enter")
+        await until_shown(pilot, "Attempts")
+    assert drawn and min(drawn) > 100, drawn
+
+
+async def test_the_screen_behind_is_drawn_anew_when_it_comes_to_the_front() -> None:
+    app, session = deck()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "prep:A1")
+        behind = app.screen
+        await pilot.press("enter")
+        await until_shown(pilot, "Attempts")
+        session.snapshot = replace(session.snapshot, run="another name")
+        app.snapshot = session.snapshot
+        app.pop_screen()
+        await until(pilot, lambda: app.screen is behind)
+        await pilot.pause()
+        assert "another name" in "\n".join(shown(app))

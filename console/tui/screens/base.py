@@ -47,6 +47,11 @@ class DeckScreen(Screen[None]):
         self._arrived = True
         self.paint()
 
+    def on_screen_resume(self) -> None:
+        """Snapshots that came while another screen was in front are drawn by none of those behind it."""
+        if self.ready:
+            self.paint()
+
     @property
     def ready(self) -> bool:
         """Whether its widgets exist: they come after it, and on the way out they go before it."""

@@ -76,7 +76,7 @@ class JobScreen(Moving, DeckScreen):
         return self.snapshot.job(self._job)
 
     def paint(self) -> None:
-        width = max(20, self.scroller.scrollable_content_region.width - 2)
+        width = max(20, (self.scroller.scrollable_content_region.width or self.app.size.width) - 2)
         drawn = lines(self._body(width))
         if self._drawn is None or not self._drawn.is_same(drawn):
             self._drawn = drawn

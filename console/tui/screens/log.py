@@ -87,7 +87,8 @@ class LogScreen(Moving, DeckScreen):
 
     def tick(self) -> None:
         super().tick()
-        self.query_one("#header", Bar).say(fit(self._header(), max(10, self.size.width - 2)))
+        header = self.query_one("#header", Bar)
+        header.say(fit(self._header(), header.room))
 
     def _header(self) -> Content:
         row, buffer = self.selected, self._buffer

@@ -30,6 +30,11 @@ class Bar(Static):
         super().__init__(id=id, markup=False)
         self._drawn: Content | None = None
 
+    @property
+    def room(self) -> int:
+        """Cells of a line. What is drawn before the first layout is as wide as the screen, as all bars are."""
+        return max(10, (self.size.width or self.app.size.width) - 2)
+
     def say(self, content: Content) -> None:
         """Show ``content``."""
         if self._drawn is None or not self._drawn.is_same(content):
@@ -41,7 +46,7 @@ class AttentionBar(Bar):
     """Whether a person is needed: a glyph, the worst thing first, the key that helps at the right."""
 
     def show(self, said: Attention) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         keys = f"  {said.keys}" if said.keys else ""
         text = fit(line((f"{TONE_GLYPHS[said.tone]} {said.text}", f"${said.tone}")), width - len(keys))
         gap = max(0, width - text.cell_length - len(keys))
@@ -54,10 +59,11 @@ class HeaderBar(Bar):
     """Run and host at the left; the age of the data, run time and ETA at the right."""
 
     def show(self, snapshot: Snapshot, now: float, *, read_only: bool) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         age = snapshot.age(now)
         if age is None:
-            live: Piece = (snapshot.link.state, "$idle")
+            state = snapshot.link.state
+            live: Piece = ("live, no data yet" if state == "live" else state, "$idle")
         elif snapshot.link.state == "live" and not snapshot.stale(now):
             # Only whole beats are worth a repaint: a figure that moves every second reads as news.
             live = (f"live, {'<3' if age < 3 else f'{age:.0f}'} s old", "$good")
@@ -84,7 +90,7 @@ class Vitals(Bar):
     """Host, server and inference on three lines, for a small terminal."""
 
     def show(self, snapshot: Snapshot) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         rows = (self._host(snapshot), self._server(snapshot), self._inference(snapshot))
         self.say(lines(_whole(f"{name:<8}", pieces, width) for name, pieces in rows))
 
@@ -144,7 +150,7 @@ class Selection(Bar):
     """The selected job in full: what its row had to cut."""
 
     def show(self, row: JobRow | None, snapshot: Snapshot) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         untold = snapshot.link.detail if not snapshot.jobs else ""
         self.set_class(bool(untold), "-long")
         if row is None:
@@ -171,7 +177,7 @@ class StatusBar(Bar):
     """What was just done and how it went; without that, the newest event."""
 
     def show(self, said: tuple[Tone, str] | None, snapshot: Snapshot) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         if said is not None:
             tone, text = said
             self.say(fit(line((f"{TONE_GLYPHS[tone]} {clean(text, 400)}", f"bold ${tone}")), width))
@@ -197,7 +203,7 @@ class KeyBar(Bar):
         self._places: list[tuple[range, str]] = []
 
     def show(self, now: Situation) -> None:
-        width = max(10, self.size.width - 2)
+        width = self.room
         pieces: list[Content] = []
         self._places, used = [], 0
         labelled = [key for key in applying(now) if key.label]
