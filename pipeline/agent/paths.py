@@ -44,10 +44,7 @@ def check_private(path: str) -> None:
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeFolderError(f"{path} is not a directory; remove it")
-    if found.st_uid != os.getuid():
-        raise UnsafeFolderError(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod 700 {path}")
+    _check_ours(path, found, "700")
 
 
 def check_socket(path: str) -> None:
@@ -55,10 +52,14 @@ def check_socket(path: str) -> None:
     found = os.lstat(path)
     if not stat.S_ISSOCK(found.st_mode):
         raise UnsafeFolderError(f"{path} is not a socket; remove it")
+    _check_ours(path, found, "600")
+
+
+def _check_ours(path: str, found: os.stat_result, mode: str) -> None:
     if found.st_uid != os.getuid():
         raise UnsafeFolderError(f"{path} belongs to user {found.st_uid}, not {os.getuid()}; have it removed")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod 600 {path}")
+        raise UnsafeFolderError(f"{path} has mode {stat.S_IMODE(found.st_mode):o}; run: chmod {mode} {path}")
 
 
 def socket_path(workdir: str | os.PathLike[str], *, read_only: bool = False) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.boxes import box
+from tests.agent.mounts import MIB, tmpfs
 from tests.agent.nvml import Nvml
 from tests.agent.rig import Rig
 
@@ -20,6 +21,17 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     made = Rig(tmp_path / "work")
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """An agent that runs in a work directory of 64 MiB."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    with tmpfs(tmp_path / "work", 64 * MIB) as folder:
+        made = Rig(folder)
+        await made.start()
+        yield made
+        await made.close()
 
 
 @pytest.fixture

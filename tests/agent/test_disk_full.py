@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -234,19 +234,8 @@ async def test_what_is_asked_for_and_cannot_be_journaled_is_refused_in_words(
 # --- The whole agent -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """An agent that runs in a work directory of 64 MiB."""
-    monkeypatch.setenv("SHELL", "/bin/sh")
-    with tmpfs(tmp_path / "work", 64 * MIB) as folder:
-        rig = Rig(folder)
-        await rig.start()
-        yield rig
-        await rig.close()
-
-
-async def test_on_a_full_disk_ends_are_recorded_and_nothing_is_ended(small: Rig, tmp_path: Path) -> None:
-    rig = small
+async def test_on_a_full_disk_ends_are_recorded_and_nothing_is_ended(small_disk: Rig, tmp_path: Path) -> None:
+    rig = small_disk
     go, on = tmp_path / "go", tmp_path / "on"
     wait = "until [ -e {} ]; do sleep 0.05; done"
     await rig.apply(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -122,22 +121,11 @@ def test_the_words_of_a_job_that_waits() -> None:
 # --- The whole agent -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """An agent that runs in a work directory of 64 MiB."""
-    monkeypatch.setenv("SHELL", "/bin/sh")
-    with tmpfs(tmp_path / "work", 64 * MIB) as folder:
-        rig = Rig(folder)
-        await rig.start()
-        yield rig
-        await rig.close()
-
-
 WRITES = "import sys; file = open('big', 'wb'); [file.write(bytes(10**6)) for _ in range(20)]; file.flush()"
 
 
-async def test_a_job_that_fills_the_disk_waits_and_starts_by_itself_when_there_is_room(small: Rig) -> None:
-    rig = small
+async def test_a_job_that_fills_the_disk_waits_and_starts_by_itself_when_there_is_room(small_disk: Rig) -> None:
+    rig = small_disk
     filler = fill(rig.workdir, leave=10 * MIB)
     job = JobSpec("writes", "demo", ("python3", "-I", "-S", "-c", WRITES), restart=ONCE)
     await rig.apply(job)
@@ -181,8 +169,8 @@ async def _seen(rig: Rig, looks: set[float]) -> bool:
     return len(looks - {0.0}) > 3
 
 
-async def test_a_job_that_cannot_even_be_started_waits_too(small: Rig) -> None:
-    rig = small
+async def test_a_job_that_cannot_even_be_started_waits_too(small_disk: Rig) -> None:
+    rig = small_disk
     filler = fill(rig.workdir)
     await rig.apply(shell("starts", "echo here", restart=ONCE), shell("never", "echo here", restart=NEVER))
     status = await rig.says("starts", "waits for disk: ")
@@ -194,8 +182,8 @@ async def test_a_job_that_cannot_even_be_started_waits_too(small: Rig) -> None:
     assert (await rig.status("never")).state is JobState.FAILED
 
 
-async def test_an_operator_may_start_it_all_the_same(small: Rig) -> None:
-    rig = small
+async def test_an_operator_may_start_it_all_the_same(small_disk: Rig) -> None:
+    rig = small_disk
     fill(rig.workdir, leave=10 * MIB)
     await rig.apply(JobSpec("writes", "demo", ("python3", "-I", "-S", "-c", WRITES), restart=ONCE))
     await rig.says("writes", "waits for disk: ")
