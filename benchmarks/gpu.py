@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent.records import read_started
+from pipeline.agent.attempts.records import read_started
 from pipeline.protocol import JobSpec, JobState, Resources, RestartPolicy
 from tests.agent.rig import NEVER, Rig, until
 

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from benchmarks.supervision.jobs import Jobs, wait_for
-from pipeline.agent import handover
-from pipeline.agent.identity import alive
-from pipeline.agent.records import read_exit, read_started
+from pipeline.agent.attempts import handover
+from pipeline.agent.attempts.identity import alive
+from pipeline.agent.attempts.records import read_exit, read_started
 from pipeline.protocol import Attempt, JobDetail, JobSpec, JobState, RestartPolicy, State
 from tests.agent.rig import Rig, survivors
 

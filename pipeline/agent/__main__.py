@@ -84,7 +84,7 @@ def run(workdir: Path, runtime: Path) -> int:
 
 def set_secret(runtime: Path, name: str) -> int:
     """Keep the value on stdin (one trailing newline is dropped) under ``name``."""
-    from pipeline.agent.secret_files import SecretRefused, write_secret
+    from pipeline.agent.attempts.secret_files import SecretRefused, write_secret
 
     value = sys.stdin.read()
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from pipeline.agent.board import Board, Job
-from pipeline.agent.policy import FAILED_NEED, dependents
+from pipeline.agent.rules.policy import FAILED_NEED, dependents
 from pipeline.protocol import CRASHED, ActionReply, ActionRequest, JobState
 
 Action = Literal["start", "stop", "restart", "restart-with-dependents", "kill", "waive"]

@@ -18,10 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
-from pipeline.agent import actions, launch, logs, paths
+from pipeline.agent import actions, launch, paths
 from pipeline.agent.applying import apply
+from pipeline.agent.attempts import logs
+from pipeline.agent.attempts.environment import MASKED
 from pipeline.agent.board import Job
-from pipeline.agent.environment import MASKED
 from pipeline.agent.loop_thread import LoopThread
 from pipeline.agent.stream import EventStream
 from pipeline.agent.supervisor import Supervisor

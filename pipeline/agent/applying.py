@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pipeline.agent import notifier, paths, planning
+from pipeline.agent import paths
+from pipeline.agent.attempts.progress_reader import ProgressTail
+from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
-from pipeline.agent.progress_reader import ProgressTail
-from pipeline.agent.run import Run
+from pipeline.agent.notices import notifier
+from pipeline.agent.rules import planning
 from pipeline.protocol import ApplyReply, ApplyRequest, Change, JobSpec, JobState, Plan
 
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pipeline.agent.disks import Space
-from pipeline.agent.full_disks import DiskNeed
-from pipeline.agent.gpu_wait import Ledger
-from pipeline.agent.run import Run
+from pipeline.agent.attempts.run import Run
+from pipeline.agent.host.disks import Space
+from pipeline.agent.rules.full_disks import DiskNeed
+from pipeline.agent.rules.gpu_wait import Ledger
 from pipeline.agent.store import JobRecord, Store
 from pipeline.protocol import (
     STALE_S,

@@ -14,11 +14,11 @@ from typing import Final
 
 from pipeline.agent import locks, paths
 from pipeline.agent.api import Api, Control
+from pipeline.agent.attempts.identity import identify, send
+from pipeline.agent.attempts.run import gone
 from pipeline.agent.doors import Doors
-from pipeline.agent.identity import identify, send
 from pipeline.agent.launch import spawn_keeper
 from pipeline.agent.loop_thread import LoopThread
-from pipeline.agent.run import gone
 from pipeline.agent.supervisor import Supervisor
 from pipeline.protocol import AgentInfo
 

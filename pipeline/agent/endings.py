@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import Final
 
-from pipeline.agent import cgroups, job_cgroup, policy
-from pipeline.agent.admission import in_words
-from pipeline.agent.admitting import Lesson
-from pipeline.agent.attempt_files import oom_kills
+from pipeline.agent.attempts import job_cgroup
+from pipeline.agent.attempts.attempt_files import oom_kills
+from pipeline.agent.attempts.records import Exit, read_exit
+from pipeline.agent.attempts.run import Ending, Run
 from pipeline.agent.board import Board, Death, Job
-from pipeline.agent.diagnosis import Evidence, diagnose
-from pipeline.agent.full_disks import Filled, disks_of, for_room, fullest, need_after, says_so
-from pipeline.agent.gpu_faults import near
-from pipeline.agent.records import Exit, read_exit
-from pipeline.agent.run import Ending, Run
-from pipeline.agent.senses import Remains, Senses
+from pipeline.agent.diagnosis.causes import Evidence, diagnose
+from pipeline.agent.host import cgroups
+from pipeline.agent.host.gpu_faults import near
+from pipeline.agent.host.senses import Remains, Senses
+from pipeline.agent.rules import policy
+from pipeline.agent.rules.admission import in_words
+from pipeline.agent.rules.admitting import Lesson
+from pipeline.agent.rules.full_disks import Filled, disks_of, for_room, fullest, need_after, says_so
 from pipeline.protocol import Diagnosis, JobState
 
 SAMPLE_S: Final = 1.0

@@ -17,7 +17,7 @@ import signal
 import time
 
 from pipeline.agent import locks, paths
-from pipeline.agent.identity import Process, open_pidfd, read_stat
+from pipeline.agent.attempts.identity import Process, open_pidfd, read_stat
 
 PR_SET_NAME = 15
 START_S = 15.0  # an agent has its lock long before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from pipeline.agent.identity import Process, alive, container_id, identify
+from pipeline.agent.attempts.identity import Process, alive, container_id, identify
 
 LINE = 128  # bytes; a line of one length is overwritten in place, which a full disk does not refuse
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.agent import locks, paths
-from pipeline.agent.identity import Process, send
+from pipeline.agent.attempts.identity import Process, send
 from pipeline.agent.launch import spawn_keeper, write_start_script
 
 START_S: Final = 30.0

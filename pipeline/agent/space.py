@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.agent import paths
-from pipeline.agent.admission import in_words
-from pipeline.agent.ballast import Ballast
 from pipeline.agent.board import Board
-from pipeline.agent.evidence import in_time
-from pipeline.agent.log_caps import LOOK_MAX_S
-from pipeline.agent.senses import Senses
+from pipeline.agent.diagnosis.evidence import in_time
+from pipeline.agent.host.ballast import Ballast
+from pipeline.agent.host.log_caps import LOOK_MAX_S
+from pipeline.agent.host.senses import Senses
+from pipeline.agent.rules.admission import in_words
 from pipeline.agent.store import Store, full
 from pipeline.protocol import DiskPolicy
 

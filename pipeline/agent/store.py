@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from pipeline.agent import holes
-from pipeline.agent.full_disks import DiskNeed
+from pipeline.agent.host import holes
+from pipeline.agent.rules.full_disks import DiskNeed
 from pipeline.protocol import ActionReply, Attempt, Event, JobStatus, Plan
 
 Kind = TypeVar("Kind")

@@ -16,19 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent import admitting, cgroups, endings, paths, policy, serving, space, watching
+from pipeline.agent import endings, paths, space, watching
 from pipeline.agent.actions import stop_all
-from pipeline.agent.ballast import Ballast
+from pipeline.agent.attempts.environment import job_environment
+from pipeline.agent.attempts.identity import boot_id, container_id, identify
+from pipeline.agent.attempts.records import Exit, Started
+from pipeline.agent.attempts.run import Ending, Run, adopt, follow, gone, prepare
+from pipeline.agent.attempts.spare import Spare
 from pipeline.agent.board import Board, Death, Job
-from pipeline.agent.environment import job_environment
-from pipeline.agent.heartbeat import beat
-from pipeline.agent.identity import boot_id, container_id, identify
-from pipeline.agent.notifier import Notifier
-from pipeline.agent.outside import Outside
-from pipeline.agent.records import Exit, Started
-from pipeline.agent.run import Ending, Run, adopt, follow, gone, prepare
-from pipeline.agent.senses import Senses
-from pipeline.agent.spare import Spare
+from pipeline.agent.health import serving
+from pipeline.agent.host import cgroups
+from pipeline.agent.host.ballast import Ballast
+from pipeline.agent.host.senses import Senses
+from pipeline.agent.notices.heartbeat import beat
+from pipeline.agent.notices.notifier import Notifier
+from pipeline.agent.notices.outside import Outside
+from pipeline.agent.rules import admitting, policy
 from pipeline.agent.store import Figures
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pipeline.agent import cgroups, holes, locks, paths
-from pipeline.agent.disks import Disk
-from pipeline.agent.gpus import GpuWatch
-from pipeline.agent.hoststats import HostSampler
-from pipeline.agent.secret_files import SecretRefused, read_secret
+from pipeline.agent import locks, paths
+from pipeline.agent.attempts.secret_files import SecretRefused, read_secret
+from pipeline.agent.host import cgroups, holes
+from pipeline.agent.host.disks import Disk
+from pipeline.agent.host.gpus import GpuWatch
+from pipeline.agent.host.hoststats import HostSampler
 from pipeline.protocol import Survey, SurveyedAgent, SurveyedDisk, SurveyQuestion
 
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pipeline.agent import stalls
+from pipeline.agent.attempts.environment import login_environment
+from pipeline.agent.attempts.identity import exiting
+from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
-from pipeline.agent.environment import login_environment
-from pipeline.agent.evidence import in_time
-from pipeline.agent.gpu_faults import in_words, meaning
-from pipeline.agent.identity import exiting
-from pipeline.agent.run import Run
-from pipeline.agent.senses import Seen, Senses, figures
-from pipeline.agent.shortage import DiskSpace, Memory
+from pipeline.agent.diagnosis.evidence import in_time
+from pipeline.agent.health import stalls
+from pipeline.agent.host.gpu_faults import in_words, meaning
+from pipeline.agent.host.senses import Seen, Senses, figures
+from pipeline.agent.rules.shortage import DiskSpace, Memory
 from pipeline.agent.store import Figures
 from pipeline.protocol import BEAT_S, DiskPolicy, JobSample, JobState
 

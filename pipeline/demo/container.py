@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.agent import identity
+from pipeline.agent.attempts import identity
 from pipeline.demo import sshserver
 from pipeline.files import write_atomically
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.agent import cgroups, paths
+from pipeline.agent import paths
+from pipeline.agent.host import cgroups
 from tests.agent.rig import Rig
 from tests.agent.rig import until as until_async
 from tests.agent.sensing import until

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.agent.diagnosis import Evidence, diagnose
+from pipeline.agent.diagnosis.causes import Evidence, diagnose
 from pipeline.protocol import Diagnosis, JobSpec, JobState
 
 PREP = JobSpec(name="prep:B4", stage="prep", argv=("x",))

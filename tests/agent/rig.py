@@ -20,9 +20,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from pipeline.agent import cgroups, launch, locks, paths
-from pipeline.agent.identity import Process, alive, read_stat, send
-from pipeline.agent.records import Exit, read_exit
+from pipeline.agent import launch, locks, paths
+from pipeline.agent.attempts.identity import Process, alive, read_stat, send
+from pipeline.agent.attempts.records import Exit, read_exit
+from pipeline.agent.host import cgroups
 from pipeline.protocol import (
     ActionReply,
     ActionRequest,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.agent.actions import act
+from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
-from pipeline.agent.run import Run
-from pipeline.agent.senses import Seen
+from pipeline.agent.host.senses import Seen
 from pipeline.agent.store import Store
 from pipeline.agent.watching import judge_stall, take
 from pipeline.protocol import STALE_S, ActionRequest, JobSample, JobSpec, JobState, JobStatus, Plan, ServerSample

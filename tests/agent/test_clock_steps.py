@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from console.view import Snapshot, fold
-from pipeline.agent.identity import send
-from pipeline.agent.logs import time_at
-from pipeline.agent.records import read_claim, read_exit, read_started
+from pipeline.agent.attempts.identity import send
+from pipeline.agent.attempts.logs import time_at
+from pipeline.agent.attempts.records import read_claim, read_exit, read_started
 from pipeline.protocol import Event, History, JobState, RestartPolicy
+from tests.agent.attempts.test_torn import agent_away
 from tests.agent.clocks import Clock
 from tests.agent.rig import Rig, exists, shell, touch, until
-from tests.agent.test_torn import agent_away
 
 S = JobState
 HOUR = 3600

@@ -14,8 +14,8 @@ import httpx
 import msgspec
 import pytest
 
-from pipeline.agent.identity import Process, alive, identify, read_stat, send
-from pipeline.agent.records import read_claim
+from pipeline.agent.attempts.identity import Process, alive, identify, read_stat, send
+from pipeline.agent.attempts.records import read_claim
 from pipeline.protocol import History, JobState, RestartPolicy
 from tests.agent.rig import NEVER, Rig, shell, survivors, until
 

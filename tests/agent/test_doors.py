@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.agent import launch, paths
-from pipeline.agent.identity import Process
+from pipeline.agent.attempts.identity import Process
 from pipeline.protocol import JobState, RestartPolicy
 from tests.agent.rig import RELEASE, Rig, shell, survivors, until
 

@@ -10,11 +10,11 @@ from signal import SIGKILL
 import pytest
 
 from pipeline.agent import endings
-from pipeline.agent.attempt_files import write_exit
+from pipeline.agent.attempts.attempt_files import write_exit
+from pipeline.agent.attempts.records import Exit
+from pipeline.agent.attempts.run import Ending, Run
 from pipeline.agent.board import Board, Death, Job
-from pipeline.agent.records import Exit
-from pipeline.agent.run import Ending, Run
-from pipeline.agent.senses import Senses
+from pipeline.agent.host.senses import Senses
 from pipeline.agent.store import Store
 from pipeline.protocol import JobSpec, JobState, JobStatus, Readiness, RestartPolicy
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pipeline.agent import paths
-from pipeline.agent.identity import Process, alive, send
+from pipeline.agent.attempts.identity import Process, alive, send
 from pipeline.protocol import ActionRequest, JobState
 from tests.agent.rig import RELEASE, ROOT, Rig, shell, until
 

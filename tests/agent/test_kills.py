@@ -18,12 +18,12 @@ import msgspec
 import pytest
 
 from pipeline.agent import paths
-from pipeline.agent.identity import Process, alive, send
-from pipeline.agent.records import claimed, read_claim, read_exit, read_started
+from pipeline.agent.attempts.identity import Process, alive, send
+from pipeline.agent.attempts.records import claimed, read_claim, read_exit, read_started
 from pipeline.protocol import JobDetail, JobState, RestartPolicy
+from tests.agent.attempts.test_stopping import hold_prepare, spare
 from tests.agent.boxes import box
 from tests.agent.rig import Rig, exists, shell, touch, until
-from tests.agent.test_stopping import hold_prepare, spare
 
 S = JobState
 NAMES = ("j0", "j1", "j2", "j3")

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from pipeline.agent import launch, paths
-from pipeline.agent.identity import Process, alive, container_id, identify, send
-from pipeline.agent.records import read_started
+from pipeline.agent.attempts.identity import Process, alive, container_id, identify, send
+from pipeline.agent.attempts.records import read_started
 from pipeline.protocol import History, JobSpec, JobState, Need, Readiness, RestartPolicy
 from tests.agent.rig import NEVER, RELEASE, ROOT, Rig, shell, until
 

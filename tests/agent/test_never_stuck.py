@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.agent import gpus, paths
-from pipeline.agent.gpus import GpuWatch
-from pipeline.agent.identity import send
+from pipeline.agent import paths
+from pipeline.agent.attempts.identity import send
+from pipeline.agent.host import gpus
+from pipeline.agent.host.gpus import GpuWatch
 from pipeline.protocol import JobState
 from tests.agent.rig import ROOT, Rig, shell, until
 
@@ -81,7 +82,7 @@ def test_a_reader_of_gpus_that_never_says_anything_keeps_no_job_waiting(
 def test_a_process_does_not_pass_for_dead_when_no_more_files_can_be_opened() -> None:
     code = """
 import os, resource
-from pipeline.agent.identity import alive, identify, open_pidfd, send
+from pipeline.agent.attempts.identity import alive, identify, open_pidfd, send
 me = identify(os.getpid())
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 held = []
@@ -105,8 +106,8 @@ print(alive(me))
 def test_what_a_look_at_the_tree_has_missed_is_ended_within_the_grace(tmp_path: Path) -> None:
     code = """
 import os, subprocess, sys, time
-from pipeline.agent import attempt
-from pipeline.agent.identity import identify
+from pipeline.agent.attempts import attempt
+from pipeline.agent.attempts.identity import identify
 main = subprocess.Popen(["true"])
 child = subprocess.Popen(["sleep", "1000"])
 tree = attempt.Attempt(sys.argv[1], identify(main.pid), 0.5)

@@ -8,8 +8,8 @@ import signal
 import time
 from dataclasses import replace
 
-from pipeline.agent.identity import alive
-from pipeline.agent.records import read_claim, read_exit, read_started
+from pipeline.agent.attempts.identity import alive
+from pipeline.agent.attempts.records import read_claim, read_exit, read_started
 from pipeline.protocol import JobState, Need, RestartPolicy
 from tests.agent.rig import Rig, exists, shell, touch, until
 

@@ -11,7 +11,7 @@ import pytest
 from console import plan
 from console.config import Config
 from console.config.fields import KeyClass, class_of
-from pipeline.agent.planning import changes
+from pipeline.agent.rules.planning import changes
 from pipeline.protocol import Change, JobState, JobStatus, Plan
 from tests.config.sources import real
 

@@ -257,7 +257,7 @@ def test_only_a_jobs_own_content_makes_its_records_useless(name: str, useless: s
 
 
 def test_the_same_config_gives_the_same_plan_and_the_agent_finds_no_fault_in_it() -> None:
-    from pipeline.agent.planning import faults
+    from pipeline.agent.rules.planning import faults
 
     assert made(real()) == made(real())
     for config in (real(), demo()):

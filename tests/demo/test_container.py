@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from pipeline.agent import identity
+from pipeline.agent.attempts import identity
 from pipeline.demo import container
 from tests.waiting import wait_until
 

@@ -21,7 +21,7 @@ from console.demo_config import SOURCES, demo_config
 from console.headless import settled
 from console.session import Session
 from console.view import Snapshot
-from pipeline.agent import identity
+from pipeline.agent.attempts import identity
 from pipeline.protocol import JobState
 from tests.e2e.answers import answered, check_run
 from tests.sshd import OpenSshServer, openssh_server

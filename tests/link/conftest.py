@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from console.link.connect import Endpoint
-from pipeline.agent import identity, paths
+from pipeline.agent import paths
+from pipeline.agent.attempts import identity
 from pipeline.demo import container
 from tests.link.relay import Relay
 from tests.sshd import OpenSshServer, make_key, openssh_server

@@ -11,7 +11,7 @@ import pytest
 from console.link.channel import AgentChannel, bridge_argv
 from console.link.errors import AgentError
 from console.link.reconnect import LARGE, Link
-from pipeline.agent.logs import PAGE_LIMIT
+from pipeline.agent.attempts.logs import PAGE_LIMIT
 from pipeline.protocol import ApplyRequest, JobSpec, Need, Plan, Readiness
 from tests.link.conftest import Server
 from tests.link.test_client import agent_of, plan, until

@@ -17,7 +17,7 @@ from console.demo_config import SOURCES
 from console.link.deploy import deploy, ensure_agent
 from console.watching import Host
 from pipeline.agent import locks, paths
-from pipeline.agent.secret_files import write_secret
+from pipeline.agent.attempts.secret_files import write_secret
 from tests.link.conftest import Server, run_agent, server, workdir
 from tests.session.test_session import config_for
 

@@ -31,9 +31,9 @@ from console.tui.app import Deck
 from console.view import Snapshot, attention
 from console.watching import Host
 from pipeline.agent import locks
-from pipeline.agent.identity import send
+from pipeline.agent.attempts.identity import send
+from pipeline.agent.attempts.secret_files import write_secret
 from pipeline.agent.paths import runtime_dir
-from pipeline.agent.secret_files import write_secret
 from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Need, Plan, RestartPolicy
 from tests.agent.receiver import receiver
 from tests.link.conftest import LoopbackServer, Server
