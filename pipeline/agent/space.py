@@ -87,6 +87,15 @@ def policy_of(board: Board) -> DiskPolicy:
     return board.plan.disk if board.plan is not None else DiskPolicy()
 
 
+def _newest_logs(board: Board, workdir: Path) -> list[Path]:
+    """The log of each job's newest attempt: one that has ended may have grown past its cap since the last look."""
+    return [
+        Path(paths.attempt_dir(workdir, name, job.status.attempt)) / "log"
+        for name, job in board.jobs.items()
+        if job.status.attempt
+    ]
+
+
 async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
     """Keep all logs within their caps; never returns."""
     loop = asyncio.get_running_loop()
@@ -94,7 +103,7 @@ async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
     while True:
         policy, due = policy_of(board), LOOK_MAX_S
         try:
-            due = await senses.call(senses.log_caps.trim, [run.log for run in board.runs()], policy.log)
+            due = await senses.call(senses.log_caps.trim, _newest_logs(board, workdir), policy.log)
             for name, job in list(board.jobs.items()):
                 mark = job.status.attempt, policy, int(loop.time() / OLD_EVERY_S)
                 if handled.get(name) != mark:

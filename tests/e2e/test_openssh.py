@@ -137,6 +137,14 @@ async def test_a_run_survives_sigkills_with_every_prompt_answered_once(
         assert diagnosis.cause == "sigkill"
         reply = await watch.session.act("restart", "prep:B2")
         assert reply.done, reply.text
+        # An attempt that has not begun when the agent dies is given up, and the next one has another number.
+        await watch.until(
+            lambda seen: (
+                seen.statuses["prep:B2"].attempt == 2
+                and seen.statuses["prep:B2"].state in (JobState.RUNNING, JobState.DONE)
+            ),
+            "prep:B2 running again",
+        )
 
         await watch.state("serve:baseline", JobState.RUNNING, JobState.READY)
         server = watch.session.snapshot.statuses["serve:baseline"].pid
