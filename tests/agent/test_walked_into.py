@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pipeline.protocol import JobSpec, JobState, RestartPolicy
-from tests.agent.rig import Rig, shell
+from tests.agent.rig import Rig, shell, until
 
 
 def crashes_once(rig: Rig, name: str) -> JobSpec:
-    """A job that fails at first, then runs, and takes its time to end."""
-    script = f"trap '' TERM; mkdir {rig.workdir}/tried && exit 7; sleep 1000"
+    """A job that fails at first, then runs, and takes its time to end once it is ``settled``."""
+    script = f"trap '' TERM; mkdir {rig.workdir}/tried && exit 7; touch {rig.workdir}/settled; sleep 1000"
     return shell(name, script, restart=RestartPolicy(limit=2), stop_grace_s=0.5)
+
+
+async def settled(rig: Rig) -> None:
+    """The second attempt runs and pays no heed to TERM."""
+    await rig.attempted("a", 2)
+    await until(Path(rig.workdir, "settled").exists)
 
 
 async def test_a_plan_that_restarts_a_job_forgets_its_restarts(agent: Rig) -> None:
@@ -26,7 +33,7 @@ async def test_a_plan_that_restarts_a_job_forgets_its_restarts(agent: Rig) -> No
 
 async def test_a_job_started_while_it_is_being_stopped_begins_with_no_restarts(agent: Rig) -> None:
     await agent.apply(crashes_once(agent, "a"))
-    await agent.attempted("a", 2)
+    await settled(agent)
     assert (await agent.reach("a", JobState.RUNNING)).restarts == 1
     await agent.act("a", "stop")
     assert (await agent.status("a")).state is JobState.STOPPING
@@ -41,7 +48,7 @@ async def test_a_job_that_comes_back_into_the_plan_before_it_has_ended_starts_by
     by_hand, other = replace(crashes_once(agent, "a"), autostart=False), shell("b", "true")
     await agent.apply(by_hand, other)
     await agent.act("a", "start")
-    await agent.attempted("a", 2)
+    await settled(agent)
     await agent.apply(other)
     assert (await agent.status("a")).state is JobState.STOPPING
     await agent.apply(by_hand, other)
