@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 RESULTS: Final = Path(__file__).with_name("results")
-MODULES: Final = {"supervision": "benchmarks.supervision.run", "link": "benchmarks.link", "gpu": "benchmarks.gpu"}
+MODULES: Final = {
+    "supervision": "benchmarks.supervision.run",
+    "link": "benchmarks.link",
+    "prep": "benchmarks.prep.run",
+    "gpu": "benchmarks.gpu",
+}
 NAMED_ONLY: Final = frozenset({"gpu"})  # needs what most machines lack
 
 

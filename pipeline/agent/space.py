@@ -87,23 +87,21 @@ def policy_of(board: Board) -> DiskPolicy:
     return board.plan.disk if board.plan is not None else DiskPolicy()
 
 
-def _newest_logs(board: Board, workdir: Path) -> list[Path]:
-    """The log of each job's newest attempt: one that has ended may have grown past its cap since the last look."""
-    return [
-        Path(paths.attempt_dir(workdir, name, job.status.attempt)) / "log"
-        for name, job in board.jobs.items()
-        if job.status.attempt
-    ]
-
-
 async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
     """Keep all logs within their caps; never returns."""
     loop = asyncio.get_running_loop()
     handled: dict[str, tuple[int, DiskPolicy, int]] = {}  # by job: its newest attempt, the caps, the minute
+    newest: dict[str, tuple[int, Path]] = {}  # by job: its newest attempt and the log of it
     while True:
         policy, due = policy_of(board), LOOK_MAX_S
         try:
-            due = await senses.call(senses.log_caps.trim, _newest_logs(board, workdir), policy.log)
+            for name, job in board.jobs.items():
+                number = job.status.attempt
+                if number and newest.get(name, (0,))[0] != number:
+                    newest[name] = number, Path(paths.attempt_dir(workdir, name, number)) / "log"
+            # One that has ended may have grown past its cap since the look before.
+            logs = [log for name, (_, log) in newest.items() if name in board.jobs]
+            due = await senses.call(senses.log_caps.trim, logs, policy.log)
             for name, job in list(board.jobs.items()):
                 mark = job.status.attempt, policy, int(loop.time() / OLD_EVERY_S)
                 if handled.get(name) != mark:
