@@ -133,19 +133,21 @@ class Session:
             self._fold(await client.state())
             self._anew = False
         journal = self.snapshot.agent.journal if self.snapshot.agent else ""
-        known, quiet_since = self.snapshot.seq, self.snapshot.received
+        known, quiet_since, missed = self.snapshot.seq, self.snapshot.received, 0
         async with contextlib.aclosing(client.stream(self.snapshot.seq, journal)) as stream:
             async for line in stream:
                 torn = self._torn(line)
+                if line.pruned is not None:
+                    missed += max(0, line.pruned.before - 1 - self.snapshot.seq)
                 self._fold(line)
                 self._set_trouble("")
                 if line.beat is not None and quiet_since is not None:  # it comes after the events that were missed
                     quiet_s, quiet_since = clock.now() - quiet_since, None
-                    if quiet_s > STALE_S:
-                        self._fold(Gap(line.beat.at, quiet_s, self.snapshot.seq - known))
+                    if quiet_s > STALE_S or missed:
+                        self._fold(Gap(line.beat.at, quiet_s, self.snapshot.seq - known - missed, missed))
                 if torn:
                     self._fold(await client.state())
-                elif line.event is not None and line.event.kind in ("plan", "agent"):
+                elif line.pruned is not None or (line.event is not None and line.event.kind in ("plan", "agent")):
                     self._fold(Refresh(await client.state()))
 
     def _torn(self, line: StreamLine) -> bool:

@@ -405,11 +405,23 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Pruned:
+    """Events numbered after ``after`` and before ``before`` are not in the journal any more: they were too old.
+
+    The newest event of each job is always kept, so that the statuses are right after all events that are left.
+    """
+
+    after: int
+    before: int
+
+
+@dataclass(frozen=True)
 class StreamLine:
-    """A line of ``GET /v1/events?since=N``: exactly one of the two."""
+    """A line of ``GET /v1/events?since=N``: exactly one of the three."""
 
     event: Event | None = None
     beat: Beat | None = None
+    pruned: Pruned | None = None  # comes before the event that follows on the missing ones
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ def fold(snapshot: Snapshot, message: Message, now: float) -> Snapshot:
         case Refresh():
             return _refresh(snapshot, message.state, now)
         case StreamLine():
+            if message.pruned is not None:  # what comes next follows on what is missing
+                snapshot = replace(snapshot, received=now, seq=max(snapshot.seq, message.pruned.before - 1))
             if message.event is not None:
                 snapshot = _event(snapshot, message.event, now)
             if message.beat is not None:

@@ -51,11 +51,15 @@ class LinkView:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which nothing came from the agent, and what was caught up with after it."""
+    """A time in which nothing came from the agent, and what was caught up with after it.
+
+    ``pruned`` events of that time were too old to be kept by the agent.
+    """
 
     at: float  # the container's wall clock when all was known again
     seconds: float
     events: int
+    pruned: int = 0
 
 
 @dataclass(frozen=True)

@@ -238,8 +238,8 @@ class Board:
     def drop(self, job: Job) -> None:
         """Forget a job that is no longer in the plan."""
         with self.transaction():
-            self.store.remove_job(job.spec.name)
             self.tell("plan", f"{job.spec.name} is no longer in the plan")
+            self.store.remove_job(job.spec.name)
             self.jobs.pop(job.spec.name, None)
 
     # --- views ---

@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pipeline.agent import locks, paths
+from pipeline.agent import locks, own_log, paths
 from pipeline.agent.api import Api, Control
 from pipeline.agent.attempts.identity import identify, send
 from pipeline.agent.attempts.run import gone
@@ -73,7 +74,7 @@ class Agent:
         api = Api(self.supervisor, self.works, Control(self.info, self.leave))
         self.doors.open({name: api.app(read_only=read_only) for name, read_only in SOCKETS.items()})
         tell = partial(self.works.soon, self.supervisor.board.note, "agent")
-        keeping = [asyncio.create_task(work) for work in (self._keep_keeper(), self.doors.keep(tell))]
+        keeping = [asyncio.create_task(work) for work in (self._keep_keeper(), self.doors.keep(tell), self._keep_log())]
         tell(f"agent {os.getpid()} of release {self.release} is there")
         await self._leaving.wait()
         for task in keeping:
@@ -89,6 +90,13 @@ class Agent:
             await asyncio.wait_for(self.works.call(self.supervisor.close()), CLOSE_S)
         except TimeoutError:
             log.warning("the disk does not answer; leaving all the same, the next agent reads it from there")
+
+    async def _keep_log(self) -> None:
+        """Keep the agent's own log within its cap."""
+        while True:
+            with suppress(OSError):  # a full disk: what is written is lost then, and it is tried again
+                own_log.keep(str(self.runtime / "agent.log"))
+            await asyncio.sleep(own_log.LOOK_S)
 
     async def _keep_keeper(self) -> None:
         """Start the keeper again whenever it has died."""

@@ -16,7 +16,7 @@ import select
 import signal
 import time
 
-from pipeline.agent import locks, paths
+from pipeline.agent import locks, own_log, paths
 from pipeline.agent.attempts.identity import Process, open_pidfd, read_stat
 
 PR_SET_NAME = 15
@@ -25,7 +25,6 @@ HEALTHY_S = 10.0
 LOOK_S = 2.0  # how often the lock is looked after
 DELAY_S = 0.2
 DELAY_MAX_S = 10.0
-LOG_LIMIT = 4 << 20
 
 
 def main(workdir: str) -> int:
@@ -53,8 +52,10 @@ def main(workdir: str) -> int:
                 say(f"the agent cannot be started: {error}")
             agent = locks.holder(lock)
         while agent is not None and not ended_within(agent, LOOK_S):
+            keep_log(runtime)
             if not keeping.keep():
                 return 0
+        keep_log(runtime)
         how = collect()
         say(f"the agent has ended: {how}{last_words(runtime) if how.startswith('exit code') else ''}")
         # One that was killed, or left by itself, is replaced at once; one that fails at its start would make this spin.
@@ -111,7 +112,6 @@ def ended_within(agent: Process, seconds: float) -> bool:
 def start_agent(workdir: str, runtime: str) -> int:
     """Start an agent in a session of its own; its pid."""
     log = os.path.join(runtime, "agent.log")
-    turn(log)
     environment = {**os.environ, "PYTHONPATH": paths.code_root(workdir)}
     return os.posix_spawn(
         sys.executable,
@@ -176,13 +176,12 @@ def last_words(runtime: str) -> str:
     return next((f"; its log ends with: {line}" for line in reversed(lines) if line.strip()), "")
 
 
-def turn(path: str) -> None:
-    """Move a log aside that has grown long."""
+def keep_log(runtime: str) -> None:
+    """Keep the keeper's own log within its cap."""
     try:
-        if os.stat(path).st_size > LOG_LIMIT:
-            os.replace(path, path + ".1")
-    except FileNotFoundError:
-        pass
+        own_log.keep(os.path.join(runtime, "keeper.log"))
+    except OSError as error:
+        say(f"a new log cannot be begun: {error}")
 
 
 def say(text: str) -> None:

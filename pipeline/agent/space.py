@@ -55,7 +55,10 @@ def give_up_when_full(board: Board, ballast: Ballast) -> None:
 
 
 async def keep_room(board: Board, senses: Senses, ballast: Ballast) -> None:
-    """Keep space for the journal; say it when it cannot be written, and when it can be again. Never returns."""
+    """Keep space for the journal, and it within bounds; say it when it cannot be written, and when it can be again.
+
+    Never returns.
+    """
     loop = asyncio.get_running_loop()
     since, reserve_at = None, loop.time()
     while True:
@@ -74,12 +77,13 @@ async def keep_room(board: Board, senses: Senses, ballast: Ballast) -> None:
                 since = None
             elif loop.time() >= reserve_at:
                 reserve_at = loop.time() + RESERVE_EVERY_S
+                board.store.prune()
                 board.store.reserve()
                 again, size = ballast.given_up, await senses.call(ballast.hold)
                 if size and again:
                     board.note("host", f"the disk has room again: {in_words(size)} of it are kept for the journal")
-        except OSError as error:
-            log.warning("no space can be kept for the journal: %s", error)
+        except (OSError, sqlite3.Error) as error:
+            log.warning("the journal cannot be kept in shape: %s", error)
         await asyncio.sleep(ROOM_EVERY_S)
 
 
@@ -90,6 +94,7 @@ def policy_of(board: Board) -> DiskPolicy:
 async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
     """Keep all logs within their caps; never returns."""
     loop = asyncio.get_running_loop()
+    others_at = loop.time()
     handled: dict[str, tuple[int, DiskPolicy, int]] = {}  # by job: its newest attempt, the caps, the minute
     newest: dict[str, tuple[int, Path]] = {}  # by job: its newest attempt and the log of it
     while True:
@@ -110,6 +115,19 @@ async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
                         senses.log_caps.trim_old, folder, job.status.attempt, policy.old_logs, policy.old_attempts
                     )
                     handled[name] = mark
+            if loop.time() >= others_at:
+                others_at = loop.time() + OLD_EVERY_S
+                await _keep_logs_of_others(board, senses, Path(paths.attempt_dir(workdir, "", 0)).parent)
         except Exception:
             log.exception("the logs could not be kept within their caps; trying again")
         await asyncio.sleep(due)
+
+
+async def _keep_logs_of_others(board: Board, senses: Senses, jobs: Path) -> None:
+    """The same of jobs that are no longer in the plan: all their attempts are earlier ones."""
+    found = await senses.call(senses.log_caps.next_numbers, jobs)
+    policy = policy_of(board)
+    # One that comes back into the plan meanwhile begins above these numbers.
+    for name, number in found.items():
+        if name not in board.jobs:
+            await senses.call(senses.log_caps.trim_old, jobs / name, number, policy.old_logs, policy.old_attempts)

@@ -1,14 +1,14 @@
-"""The journal: plan, jobs, attempts, numbered events, answered requests, marks, and the history of figures, in SQLite.
+"""The journal: plan, jobs, attempts, numbered events, answered requests and marks, in SQLite.
 
-State changes are durable when the call returns (WAL, synchronous=FULL). The history has its own connection, which may
-be used from another thread and loses at most its newest seconds when the machine fails.
+State changes are durable when the call returns (WAL, synchronous=FULL). ``figures`` keeps the history of figures in
+the same file.
 """
 
 from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS attempts (job TEXT, number INTEGER, ended INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (job, number));
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS last_events (job TEXT PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, at REAL NOT NULL, reply BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, job TEXT, figure TEXT, UNIQUE (job, figure));
@@ -36,11 +37,10 @@ CREATE TABLE IF NOT EXISTS history (series INTEGER, at REAL, value REAL, PRIMARY
 """
 IDENTITY: Final = "journal"
 REQUESTS_KEPT: Final = 10_000
-RECENT_S: Final = 2 * 3600.0
-HISTORY_S: Final = 60 * 86400.0
-EACH_SERIES: Final = "series IN (SELECT id FROM series)"
-"""Lets a range of times be found by the primary key, without reading every row."""
-
+EVENTS_KEPT: Final = 100_000
+"""The newest events, all of which are kept; of older ones the newest of each job is."""
+ATTEMPTS_KEPT: Final = 1000  # of a job
+PRUNED_AT_ONCE: Final = 1000
 
 SPACE: Final = 4 << 20
 """Bytes of changes that are written although the disk is full."""
@@ -94,6 +94,7 @@ class Store:
         if identity is None:
             identity = secrets.token_hex(8)
             self.set_mark(IDENTITY, identity)
+        self._know_last_events()
         self.identity: str = identity
         """Tells this journal from another one at the same place: numbers of events mean something within one alone."""
         self.reserve()
@@ -153,13 +154,16 @@ class Store:
 
     def remove_job(self, name: str) -> None:
         self._db.execute("DELETE FROM jobs WHERE name = ?", (name,))
+        self._db.execute("DELETE FROM last_events WHERE job = ?", (name,))
 
     def set_attempt(self, job: str, attempt: Attempt, *, ended: bool) -> None:
         body = msgspec.json.encode(attempt)
         self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?)", (job, attempt.number, ended, body))
+        old = "DELETE FROM attempts WHERE job = ? AND number <= ? AND ended"
+        self._db.execute(old, (job, attempt.number - ATTEMPTS_KEPT))
 
     def attempts(self, job: str) -> tuple[Attempt, ...]:
-        """All attempts of a job, oldest first."""
+        """The attempts of a job that are kept, oldest first."""
         rows = self._db.execute("SELECT body FROM attempts WHERE job = ? ORDER BY number", (job,)).fetchall()
         return tuple(msgspec.json.decode(row[0], type=Attempt) for row in rows)
 
@@ -175,12 +179,26 @@ class Store:
         self.seq = cursor.lastrowid
         numbered = replace(event, seq=self.seq)
         self._db.execute("UPDATE events SET body = ? WHERE seq = ?", (msgspec.json.encode(numbered), self.seq))
+        if event.job:
+            self._db.execute("INSERT OR REPLACE INTO last_events VALUES (?, ?)", (event.job, self.seq))
         return numbered
 
     def events(self, since: int, limit: int) -> list[Event]:
-        """Up to ``limit`` events after number ``since``, in order."""
+        """Up to ``limit`` events after number ``since``, in order. Numbers are missing where ``prune`` has been."""
         rows = self._db.execute("SELECT body FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit)).fetchall()
         return [msgspec.json.decode(row[0], type=Event) for row in rows]
+
+    def prune(self, kept: int = EVENTS_KEPT, at_once: int = PRUNED_AT_ONCE) -> int:
+        """Remove the oldest events but the newest ``kept`` and the newest of each job; how many went.
+
+        At most ``at_once`` go, so that nobody waits long.
+        """
+        if self.seq <= kept:
+            return 0
+        old = "SELECT seq FROM events WHERE seq <= ? AND seq NOT IN (SELECT seq FROM last_events) ORDER BY seq LIMIT ?"
+        with self.transaction():
+            found = self._db.execute(f"DELETE FROM events WHERE seq IN ({old})", (self.seq - kept, at_once))  # noqa: S608
+        return found.rowcount
 
     def mark(self, name: str, kind: type[Kind]) -> Kind | None:
         """What the agent keeps for itself under a name."""
@@ -200,85 +218,12 @@ class Store:
         kept = "SELECT rowid FROM requests ORDER BY rowid DESC LIMIT 1 OFFSET ?"
         self._db.execute(f"DELETE FROM requests WHERE rowid <= ({kept})", (REQUESTS_KEPT,))  # noqa: S608
 
-
-class Figures:
-    """The history of figures by (job, figure); job "" is the host. Newest two hours as written, then minute means."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
-        self._minute: dict[int, list[float]] = {}
-        self._minute_began: float | None = None
-        newest = "SELECT max((SELECT max(at) FROM recent WHERE series = id)) FROM series"
-        self._newest: float = self._db.execute(newest).fetchone()[0] or 0.0
-
-    def close(self) -> None:
-        self._db.close()
-
-    def add(self, at: float, values: Mapping[tuple[str, str], float]) -> None:
-        """Write one value of each figure, all at wall time ``at``.
-
-        What an earlier clock has dated later than that is removed: the newest value must be the last one.
-        """
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            if at < self._newest:
-                for table in ("recent", "history"):
-                    self._db.execute(f"DELETE FROM {table} WHERE {EACH_SERIES} AND at > ?", (at,))  # noqa: S608
-            rows = [(self._number(*key), at, value) for key, value in values.items()]
-            self._db.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?, ?)", rows)
-            for number, _, value in rows:
-                self._minute.setdefault(number, []).append(value)
-            if self._minute_began is None:
-                self._minute_began = at
-            elif not 0 <= at - self._minute_began < 60:
-                means = [(number, at, sum(found) / len(found)) for number, found in self._minute.items()]
-                self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", means)
-                for table, kept_s in (("recent", RECENT_S), ("history", HISTORY_S)):
-                    old = f"DELETE FROM {table} WHERE {EACH_SERIES} AND at < ?"  # noqa: S608
-                    self._db.execute(old, (at - kept_s,))
-                self._minute, self._minute_began = {}, at
-            self._db.execute("COMMIT")
-            self._newest = at
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
-            raise
-
-    def query(self, job: str, figure: str, points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """At most ``points`` means over the whole run, oldest first: times and values."""
-        number = self._series.get((job, figure))
-        if number is None:
-            return (), ()
-        bound = "SELECT min(at), max(at) FROM recent WHERE series = :series"
-        first, last = self._db.execute(bound, {"series": number}).fetchone()
-        old = self._db.execute("SELECT min(at) FROM history WHERE series = ?", (number,)).fetchone()[0]
-        if first is None and old is None:
-            return (), ()
-        first = float("inf") if first is None else first
-        begin = min(first, old if old is not None else first)
-        width = max(1e-3, ((last if last is not None else begin) - begin) / max(1, points - 1))
-        rows = self._db.execute(
-            "SELECT avg(at), avg(value) FROM (SELECT at, value FROM recent WHERE series = :series UNION ALL"
-            " SELECT at, value FROM history WHERE series = :series AND at < :first)"
-            " GROUP BY cast((at - :begin) / :width AS INTEGER) ORDER BY 1",
-            {"series": number, "first": first, "begin": begin, "width": width},
-        ).fetchall()
-        return tuple(row[0] for row in rows), tuple(row[1] for row in rows)
-
-    def last(self, job: str, figure: str) -> float | None:
-        """The newest value of a figure within the last two hours of its history."""
-        number = self._series.get((job, figure))
-        rows = "SELECT value FROM recent WHERE series = ? ORDER BY at DESC LIMIT 1"
-        row = self._db.execute(rows, (number,)).fetchone()
-        return row[0] if row else None
-
-    def _number(self, job: str, figure: str) -> int:
-        known = self._series.get((job, figure))
-        if known is None:
-            cursor = self._db.execute("INSERT INTO series (job, figure) VALUES (?, ?)", (job, figure))
-            assert cursor.lastrowid is not None
-            known = self._series[job, figure] = cursor.lastrowid
-        return known
+    def _know_last_events(self) -> None:
+        """A journal of an earlier release: find the newest event of each job."""
+        if not self.seq or self._db.execute("SELECT 1 FROM last_events LIMIT 1").fetchone():
+            return
+        with self.transaction():
+            for seq, body in self._db.execute("SELECT seq, body FROM events ORDER BY seq").fetchall():
+                job = msgspec.json.decode(body, type=Event).job
+                if job:
+                    self._db.execute("INSERT OR REPLACE INTO last_events VALUES (?, ?)", (job, seq))

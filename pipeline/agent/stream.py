@@ -1,5 +1,7 @@
 """The event stream: every event after a number, once and in order, and a beat at least every two seconds.
 
+Where the journal does not reach back so far, a line says which numbers are missing.
+
 The stream pulls: a reader has a number and no queue, so a slow one costs one block of memory and misses nothing. One
 that takes nothing for ten seconds is cut off; it comes back with its number.
 """
@@ -7,14 +9,14 @@ that takes nothing for ten seconds is cut off; it comes back with its number.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from pipeline.agent.board import Board
-from pipeline.protocol import BEAT_S, Event, StreamLine
+from pipeline.protocol import BEAT_S, Event, Pruned, StreamLine
 
 BLOCK_EVENTS: Final = 200
 SEND_S: Final = 10.0
@@ -76,12 +78,21 @@ class EventStream:
                 events = await self._older(self._since, BLOCK_EVENTS)
             if not events:
                 return
-            lines = b"".join(msgspec.json.encode(StreamLine(event=event)) + b"\n" for event in events)
+            lines = b"".join(msgspec.json.encode(line) + b"\n" for line in numbered(events, self._since))
             await self._send(send, lines)
             self._since = events[-1].seq
 
     async def _send(self, send: Send, data: bytes) -> None:
         await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": True}), SEND_S)
+
+
+def numbered(events: Sequence[Event], since: int) -> Iterator[StreamLine]:
+    """The events that follow on number ``since``, and before each that does not, what is missing."""
+    for event in events:
+        if event.seq > since + 1:
+            yield StreamLine(pruned=Pruned(since, event.seq))
+        yield StreamLine(event=event)
+        since = event.seq
 
 
 async def _left(receive: Receive) -> None:

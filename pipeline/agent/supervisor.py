@@ -24,6 +24,7 @@ from pipeline.agent.attempts.records import Exit, Started
 from pipeline.agent.attempts.run import Ending, Run, adopt, follow, gone, prepare
 from pipeline.agent.attempts.spare import Spare
 from pipeline.agent.board import Board, Death, Job
+from pipeline.agent.figures import Figures
 from pipeline.agent.health import serving
 from pipeline.agent.host import cgroups
 from pipeline.agent.host.ballast import Ballast
@@ -32,7 +33,6 @@ from pipeline.agent.notices.heartbeat import beat
 from pipeline.agent.notices.notifier import Notifier
 from pipeline.agent.notices.outside import Outside
 from pipeline.agent.rules import admitting, policy
-from pipeline.agent.store import Figures
 from pipeline.protocol import LIVE, ActionRequest, Attempt, JobSample, JobState
 
 RETRY_S: Final = 1.0

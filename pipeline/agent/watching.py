@@ -17,11 +17,11 @@ from pipeline.agent.attempts.identity import exiting
 from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
 from pipeline.agent.diagnosis.evidence import in_time
+from pipeline.agent.figures import Figures
 from pipeline.agent.health import stalls
 from pipeline.agent.host.gpu_faults import in_words, meaning
 from pipeline.agent.host.senses import Seen, Senses, figures
 from pipeline.agent.rules.shortage import DiskSpace, Memory
-from pipeline.agent.store import Figures
 from pipeline.protocol import BEAT_S, DiskPolicy, JobSample, JobState
 
 TICK_S: Final = 1.0

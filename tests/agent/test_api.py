@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
 import os
 import socket
+import sqlite3
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import msgspec
 
 from pipeline.agent import paths
-from pipeline.protocol import Event, History, JobDetail, JobState, LogHits, LogPage, Problem, StreamLine
+from pipeline.agent.store import EVENTS_KEPT, Store
+from pipeline.protocol import (
+    Event,
+    History,
+    JobDetail,
+    JobState,
+    LogHits,
+    LogPage,
+    Problem,
+    Pruned,
+    StreamLine,
+)
 from tests.agent.rig import Rig, shell, until
 
 S = JobState
@@ -51,6 +65,47 @@ async def test_a_reader_that_comes_back_gets_each_event_once_and_in_order(agent:
     await until(lambda: (agent.runtime / "agent.sock").exists())
     await agent.reach("j0", S.DONE)
     assert (await asyncio.wait_for(events(agent, 0, last), 10)) == whole
+
+
+async def test_who_asks_for_events_too_old_to_be_kept_is_told_which_are_missing(rig: Rig) -> None:
+    store = Store(Path(paths.journal_path(rig.workdir)))
+    with store.transaction():
+        for number in range(1, 5001):
+            store.add_event(Event(0, 1.0, "state", f"number {number}", "early" if number == 500 else ""))
+    while store.prune(kept=3000):
+        pass
+    store.close()
+    await rig.start()
+    for since, missing in ((0, [(0, 500), (500, 2001)]), (600, [(600, 2001)]), (2000, [])):
+        expected: list[Pruned | int] = [500] if since < 500 else []
+        expected = [*expected, *range(max(since, 2000) + 1, 5001)]
+        for after, before in missing:
+            expected.insert(expected.index(before), Pruned(after, before))
+        got: list[Pruned | int] = []
+        async for line in rig.stream(since):
+            if line.pruned is not None:
+                got.append(line.pruned)
+            elif line.event is not None:
+                got.append(line.event.seq)
+                if line.event.seq == 5000:
+                    break
+        assert got == expected
+
+
+async def test_the_journal_of_a_run_that_goes_on_and_on_stays_within_bounds(rig: Rig) -> None:
+    store = Store(Path(paths.journal_path(rig.workdir)))
+    with store.transaction():
+        for _ in range(EVENTS_KEPT + 500):
+            store.add_event(Event(0, 1.0, "host", "again"))
+    store.close()
+    await rig.start()
+
+    def kept() -> int:
+        with contextlib.closing(sqlite3.connect(paths.journal_path(rig.workdir))) as journal:
+            found: int = journal.execute("SELECT count(*) FROM events").fetchone()[0]
+            return found
+
+    await until(lambda: kept() <= EVENTS_KEPT + 10)
 
 
 async def test_a_change_is_told_promptly_and_beats_come_every_two_seconds(agent: Rig) -> None:

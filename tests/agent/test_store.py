@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.agent.store import Figures, JobRecord, Store
+from pipeline.agent.figures import Figures
+from pipeline.agent.store import ATTEMPTS_KEPT, JobRecord, Store
 from pipeline.protocol import ActionReply, Attempt, Event, JobSpec, JobState, JobStatus, Plan
 from tests.agent.rig import ROOT
 
@@ -79,6 +81,56 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path)
         numbers = [event.seq for event in store.events(0, 1_000_000)]
         assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) % 3 == 0 and len(numbers) >= told
         store.close()
+
+
+def test_the_newest_events_and_the_newest_of_each_job_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    store = Store(path)
+    with store.transaction():
+        for number in range(1, 1001):
+            job = {5: "early", 7: "early", 9: "gone"}.get(number, "flaps" if number % 2 else "")
+            store.add_event(Event(0, float(number), "state", f"number {number}", job))
+    store.set_job("gone", JobRecord(JobStatus("gone", JobState.STOPPED)))
+    assert store.prune(kept=1000) == 0
+    assert store.prune(kept=100, at_once=600) == 600
+    assert [event.seq for event in store.events(0, 4)] == [7, 9, 603, 604]
+    store.remove_job("gone")
+    assert store.prune(kept=100) == 299 and store.prune(kept=100) == 0
+    assert [event.seq for event in store.events(0, 2000)] == [7, *range(901, 1001)]
+    store.close()
+    again = Store(path)
+    assert again.seq == 1000 and again.add_event(Event(0, 1.0, "state", "next", "early")).seq == 1001
+    assert again.prune(kept=100) == 2
+    assert [event.seq for event in again.events(0, 2000)] == list(range(902, 1002))
+    again.close()
+
+
+def test_a_journal_that_never_noted_the_newest_events_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    store = Store(path)
+    with store.transaction():
+        for number in range(100):
+            store.add_event(Event(0, 1.0, "state", "", "early" if number == 30 else "late" if number > 50 else ""))
+    store.close()
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE last_events")
+    database.close()
+    again = Store(path)
+    assert again.prune(kept=10) == 89
+    assert [event.seq for event in again.events(0, 100)] == [31, *range(91, 101)]
+    again.close()
+
+
+def test_a_job_that_flaps_for_days_leaves_no_more_attempts_than_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "journal.db")
+    with store.transaction():
+        store.set_attempt("a", Attempt(1, "r1"), ended=False)
+        for number in range(2, ATTEMPTS_KEPT + 501):
+            store.set_attempt("a", Attempt(number, "r1"), ended=False)
+            store.set_attempt("a", Attempt(number, "r1"), ended=True)
+    numbers = [attempt.number for attempt in store.attempts("a")]
+    assert numbers == [1, *range(501, ATTEMPTS_KEPT + 501)]  # what has not ended is never forgotten
+    store.close()
 
 
 def test_a_clock_that_was_set_back_leaves_the_newest_value_last(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ from console.watching import Host
 from pipeline.agent import locks
 from pipeline.agent.attempts.identity import send
 from pipeline.agent.attempts.secret_files import write_secret
-from pipeline.agent.paths import runtime_dir
-from pipeline.protocol import ActionRequest, ApplyRequest, JobSpec, JobState, Need, Plan, RestartPolicy
+from pipeline.agent.paths import journal_path, runtime_dir
+from pipeline.agent.store import Store
+from pipeline.protocol import ActionRequest, ApplyRequest, Event, JobSpec, JobState, Need, Plan, RestartPolicy
 from tests.agent.receiver import receiver
 from tests.link.conftest import LoopbackServer, Server
 from tests.tui.screen import until, until_shown
@@ -214,6 +215,32 @@ async def test_agent_and_keeper_killed_at_once_are_said_and_brought_back(
         seen = await it.until(lambda seen: agent_pid(seen) != agent_pid(first) and not seen.link.detail)
         assert seen.statuses["prep:B5"].pid == first.statuses["prep:B5"].pid
         assert attention(seen, time.monotonic()).text.startswith("1 needs you: prep:B6 failed")
+
+
+async def test_events_too_old_to_be_caught_up_with_are_said_to_be_missing(
+    loopback: LoopbackServer, workdir: Path
+) -> None:
+    async with following(loopback, workdir) as it:
+        first = await it.state("prep:B6", JobState.FAILED)
+        runtime = Path(runtime_dir(workdir))
+        found = [locks.holder(str(runtime / f"{name}.lock")) for name in ("keeper", "agent")]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in found:
+                assert process is not None and send(process, number)
+        await it.until(lambda seen: bool(seen.link.detail))
+        store = Store(Path(journal_path(workdir)))
+        status = dataclasses.replace(store.jobs()["prep:B6"].status, reason="seen in between")
+        with store.transaction():
+            store.add_event(Event(0, time.time(), "state", "in between", "prep:B6", status=status))
+            for at in range(3000):
+                store.add_event(Event(0, time.time(), "host", f"happening {at}"))
+        while store.prune(kept=100):
+            pass
+        store.close()
+        seen = await it.until(lambda seen: bool(seen.gaps))
+        assert seen.statuses["prep:B6"].reason == "seen in between"  # the newest of each job is there
+        assert seen.gaps[0].pruned == 2900 and seen.seq - first.seq == seen.gaps[0].events + 2900
+        assert seen.agent is not None and first.agent is not None and seen.agent.pid != first.agent.pid
 
 
 async def test_a_new_journal_is_read_from_its_beginning(loopback: LoopbackServer, workdir: Path) -> None:

@@ -28,6 +28,8 @@ def gap_line(gap: Gap, width: int) -> Content:
     """A time without the link on one line."""
     events = "1 event" if gap.events == 1 else f"{fmt.count(gap.events)} events"
     text = f"nothing heard for {fmt.duration(gap.seconds)}, {events} caught up with"
+    if gap.pruned:
+        text += f", {fmt.count(gap.pruned)} older ones are no longer kept by the agent"
     return fit(line((f"{fmt.clock(gap.at)} ", "$faint"), (text, "$warn")), width)
 
 

@@ -71,6 +71,16 @@ class LogCaps:
                     log.unlink(missing_ok=True)
             left = max(0, left - allocated(log))
 
+    def next_numbers(self, jobs: Path) -> dict[str, int]:
+        """By folder of a job: a number above those of all attempts in it."""
+        if not jobs.is_dir():
+            return {}
+        return {
+            job.name: max((int(entry.name) for entry in job.iterdir() if entry.name.isdigit()), default=0) + 1
+            for job in jobs.iterdir()
+            if job.is_dir() and not job.is_symlink()
+        }
+
     def _cut(self, log: Path, upto: int) -> bool:
         if self._unsupported:
             return False

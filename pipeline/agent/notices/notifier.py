@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pipeline.agent.board import Board
-from pipeline.agent.notices.notify import Judge, Pending, compose
+from pipeline.agent.notices.notify import Judge, Note, Pending, compose
 from pipeline.agent.notices.outside import Outside, Place, Trouble
 from pipeline.agent.notices.webhooks import Answer
 from pipeline.protocol import Notify
@@ -90,8 +90,12 @@ class Notifier:
         if not wanted.webhook:
             self._forget()
             return
+        kept = self._board.store.mark(MARK, Told)
         if self._told is None:
-            self._told = self._board.store.mark(MARK, Told)
+            self._told = kept
+        elif kept is not None and kept.seq > self._told.seq:  # for a while no webhook was named
+            self._pending.settle(kept.seq)
+            self._told = kept
         if self._told is None:
             self._keep(Told(self._board.store.seq))
         await self._read()
@@ -123,7 +127,10 @@ class Notifier:
         while self._read_to < board.store.seq:
             specs, statuses = board.specs(), board.statuses()
             events = board.events_after(self._read_to, BLOCK)
-            for event in events:
+            for event, sooner in zip(events, (self._read_to, *(event.seq for event in events)), strict=False):
+                if event.seq > max(sooner, self._told.seq) + 1:
+                    text = f"events up to number {event.seq - 1} were too old to be kept; what they said is not told"
+                    self._pending.put(Note(("pruned",), event.seq, event.at, text))
                 for note in self._judge.take(event, specs, statuses):
                     if event.seq > self._told.seq:
                         self._pending.put(note)

@@ -113,6 +113,21 @@ async def test_earlier_attempts_keep_their_end_and_the_oldest_go_first(rig: Rig,
     assert [attempt["exit_code"] for attempt in detail["attempts"]] == [7] * 6
 
 
+async def test_the_logs_of_a_job_that_left_the_plan_stay_within_the_cap(rig: Rig, logs_can_be_cut: None) -> None:
+    await rig.start()
+    script = "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the end"
+    await rig.apply(shell("flood", script), shell("other", "true"))
+    await rig.reach("flood", JobState.DONE)
+    log = rig.folder("flood") / "log"
+    assert allocated(log) >= 1_000_009
+    await rig.apply(shell("other", "true"), disk=DiskPolicy(old_logs=500_000))
+    await rig.end()
+    await rig.start()  # looks at once, not only within a minute
+    await until(lambda: 0 < allocated(log) <= 500_000, what="the log is cut")
+    assert last_line(log) == "the end"
+    assert (await rig.recorded("flood")).exit_code == 0
+
+
 def test_the_faster_a_log_grows_the_sooner_it_is_looked_at(tmp_path: Path, logs_can_be_cut: None) -> None:
     caps, log = LogCaps(), tmp_path / "log"
     assert caps.trim([log], MIB) == LOOK_MAX_S  # not there yet

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,25 @@ async def test_what_comes_together_is_one_message_and_what_was_before_is_none(
     await until(lambda: small.told() == Told(small.board.store.seq))
     small.name("")
     small.happens("three")
-    await asyncio.sleep(0.2)
     small.name("HOOK")
     small.happens("four")
     await until(lambda: len(there.asked) == 2)
     assert "four" in there.asked[1].text and "three" not in there.asked[1].text
+
+
+async def test_what_is_too_old_to_be_kept_is_said_not_to_be_told(there: Receiver, small: Small) -> None:
+    await until(lambda: small.told() == Told(0))
+    await small.end()
+    with small.board.transaction():
+        for number in range(1, 31):
+            small.happens(f"event {number}.")
+    assert small.board.store.prune(kept=20) == 10
+    small.board.shown = replace(small.board.shown, events=())  # as where there were too many for the memory
+    small.start()
+    await until(lambda: there.asked)
+    assert "events up to number 10 were too old to be kept" in there.asked[0].text
+    assert "event 11." in there.asked[0].text and there.asked[0].text.endswith("event 30.")
+    await until(lambda: small.told() == Told(30))
 
 
 async def test_messages_keep_their_distance(there: Receiver, small: Small) -> None:
