@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 
 STARTED = "started"  # what a shim says of a job that was started
 EXIT_SPACE = 16384  # bytes kept for the exit record, so that a full disk cannot lose it
 FULL_S = 0.5
+OURS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # never a link, and never waiting
 
 
 def claim(folder: str, owner: Mapping[str, object]) -> bool:
@@ -53,23 +55,36 @@ def keep_exit(folder: str, record: Mapping[str, object]) -> None:
 
 def write_exit(folder: str, record: Mapping[str, object]) -> None:
     """Write the exit record into the space that was kept for it."""
-    temporary = os.path.join(folder, ".exit.json")
+    temporary, path = os.path.join(folder, ".exit.json"), os.path.join(folder, "exit.json")
     data = json.dumps(record, ensure_ascii=False).encode()
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    put_aside(temporary)
+    put_aside(path)
+    handle = os.open(temporary, OURS, 0o644)
     try:
         _write(handle, data)
         os.ftruncate(handle, len(data))
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.rename(temporary, os.path.join(folder, "exit.json"))
+    os.rename(temporary, path)
     sync(folder)
+
+
+def put_aside(path: str) -> None:
+    """Give another name to what a job has put in the place of a file: a pipe, a link, a folder, a device."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.rename(path, f"{path}.{time.time_ns()}")
+    except FileNotFoundError:
+        pass
 
 
 def replace(folder: str, name: str, data: bytes) -> None:
     """Write a file durably, whole or not at all."""
     temporary = os.path.join(folder, f".{name}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    put_aside(temporary)
+    put_aside(os.path.join(folder, name))
+    handle = os.open(temporary, OURS | os.O_TRUNC, 0o644)
     try:
         _write(handle, data)
         os.fsync(handle)
@@ -82,9 +97,8 @@ def replace(folder: str, name: str, data: bytes) -> None:
 def read_grace(folder: str, otherwise: float) -> float:
     """The seconds that ``grace`` holds, a file that is there only if a plan has changed them while the job ran."""
     try:
-        with open(os.path.join(folder, "grace")) as file:
-            return float(file.read())
-    except (OSError, ValueError):
+        return float(read(os.path.join(folder, "grace")))
+    except ValueError:
         return otherwise
 
 
@@ -109,9 +123,12 @@ def figure(table: bytes, name: bytes) -> int | None:
 
 
 def read(path: str) -> bytes:
-    """A file of the kernel; nothing where it cannot be read. Plain calls: the agent asks much of every job."""
+    """A small file, most often the kernel's; nothing where it cannot be read. A pipe in its place is not waited for.
+
+    Plain calls: the agent asks much of every job.
+    """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:

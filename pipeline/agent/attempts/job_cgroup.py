@@ -46,7 +46,8 @@ def remove(folder: str) -> None:
 
 def members(folder: str) -> tuple[int, ...]:
     """Pids of its processes, those of cgroups that the job made in it left out; none where there is no such cgroup."""
-    return tuple(int(pid) for pid in read(_first(folder, ("cgroup.procs",))).split())
+    listed = read(_first(folder, ("cgroup.procs",))).split()
+    return tuple(int(pid) for pid in listed if pid.isdigit())
 
 
 def counter(folder: str) -> str:

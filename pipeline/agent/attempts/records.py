@@ -11,6 +11,7 @@ import msgspec
 
 from pipeline.agent.attempts.attempt_files import claim, sync
 from pipeline.agent.attempts.identity import Process
+from pipeline.agent.attempts.plain_files import read_plain
 
 Record = TypeVar("Record")
 
@@ -118,6 +119,6 @@ def find_shim(folder: Path) -> Process | None:
 
 def _read(path: Path, kind: type[Record]) -> Record | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_plain(path), type=kind)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pipeline.agent.attempts.plain_files import read_plain
 from pipeline.agent.diagnosis.log_causes import cause_in, read_log_end
 from pipeline.agent.host.disks import Disk, Disks, Space
 from pipeline.agent.paths import mount_point
 from pipeline.agent.rules.admission import in_words
+
+SPEC_LIMIT: Final = 16 << 20
 
 LOW: Final = 512 * 10**6
 LOW_SHARE: Final = 50
@@ -71,7 +74,7 @@ def low(space: Space) -> bool:
 def disks_of(disks: Disks, folder: Path, log_tail: bytes = b"") -> list[Disk]:
     """Where a job writes: the work directory, the hub's cache, temporary files, and what its last words name."""
     try:
-        env: Mapping[str, str] = json.loads((folder / "spec.json").read_bytes())["env"]
+        env: Mapping[str, str] = json.loads(read_plain(folder / "spec.json", SPEC_LIMIT))["env"]
     except (OSError, ValueError, KeyError):
         env = {}
     home = env.get("HOME", "/root")

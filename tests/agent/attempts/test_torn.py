@@ -18,7 +18,7 @@ import pytest
 from pipeline.agent.attempts.identity import Process, alive, identify, send
 from pipeline.agent.attempts.records import read_claim, read_started
 from pipeline.protocol import JobState
-from tests.agent.rig import Rig, exists, shell, until
+from tests.agent.rig import Rig, exists, shell, touch, until
 
 S = JobState
 
@@ -60,12 +60,37 @@ async def looked_twice(rig: Rig) -> None:
         await until(newer, what="a look")
 
 
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path) -> None:
+    (path / "inside").mkdir(parents=True)
+
+
+OTHERS = {"pipe": pipe, "link": link, "device": device, "folder": folder}
+"""What a job may put in the place of a file."""
+
+
 def torn(path: Path, how: str) -> None:
     data = path.read_bytes()
+    if how in OTHERS:
+        path.unlink()
+        OTHERS[how](path)
+        return
     path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "garbage": b"\xff\x00{]" * 8}[how])
 
 
-TEARS = ["half", *(pytest.param(how, marks=pytest.mark.long) for how in ("empty", "garbage"))]
+RARER = ("empty", "garbage", "link", "device", "folder")
+TEARS = ["half", "pipe", *(pytest.param(how, marks=pytest.mark.long) for how in RARER)]
 
 
 @pytest.mark.parametrize("how", TEARS)
@@ -134,6 +159,22 @@ async def test_a_claim_that_was_never_whole_is_no_start(rig: Rig, how: str) -> N
     await rig.start()
     await rig.attempted("a", 2)
     assert (await rig.reach("a", S.RUNNING)).restarts == 0
+
+
+@pytest.mark.parametrize("how", OTHERS)
+async def test_what_a_job_puts_in_the_place_of_files_to_come_holds_nobody_up(rig: Rig, how: str) -> None:
+    await begun(rig, script="while [ ! -e go ]; do sleep 0.02; done; exit 7")
+    for name in (".exit.json", "exit.json", "grace", ".grace", "spec.json"):
+        torn_folder = rig.folder("a")
+        (torn_folder / name).unlink(missing_ok=True)
+        OTHERS[how](torn_folder / name)
+    await rig.apply(shell("a", "echo ran >> runs; while [ ! -e go ]; do sleep 0.02; done; exit 7", stop_grace_s=5.0))
+    detail = await rig.client.get("/v1/jobs/a")
+    assert detail.status_code == 200 and detail.json()["environment"] == {}
+    touch(rig.workdir / "go")
+    status = await rig.reach("a", S.FAILED)
+    assert (status.exit_code, status.attempt) == (7, 1)
+    assert (rig.workdir / "runs").read_text() == "ran\n" and "Traceback" not in rig.log()
 
 
 @pytest.fixture
