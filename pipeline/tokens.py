@@ -61,23 +61,36 @@ class Tokenizer:
     model: str
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template, e.g. {"thinking": True}
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """The messages as the model sees them. Raises RenderError where the template refuses them."""
         try:
             text = self.hf.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation_prompt, **self.variables
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                **self.variables,
             )
         except Exception as error:  # templates raise jinja's errors, but TypeErrors and KeyErrors too
             raise RenderError(_line(error)) from error
         return str(text)
 
-    def render_marked(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
+    def render_marked(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[str, list[tuple[int, int]]]:
         """The rendered messages and the character spans between the template's generation markers."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
             texts, spans = render_jinja_template(
                 conversations=[list(messages)],
+                tools=list(tools) or None,
                 chat_template=self.hf.get_chat_template(),
                 return_assistant_tokens_mask=True,
                 add_generation_prompt=False,

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from pipeline.prep import masks
+from pipeline.prep.masks import Sample
 from pipeline.prep.records import Conversation, held_out
 from pipeline.prep.settings import Settings
-from pipeline.prep.shapes import RowError
+from pipeline.prep.spans import Rendered
 from pipeline.prep.tally import Tally
+from pipeline.prep.template import Template
+from pipeline.prep.turns import MaskError, RowError
 from pipeline.tokens import Tokenizer
 
 T = TypeVar("T")
@@ -25,10 +28,13 @@ class Recorder:
     def __init__(self, settings: Settings, tokenizer: Tokenizer, tally: Tally) -> None:
         self._settings = settings
         self._tokenizer = tokenizer
+        self._template = Template(tokenizer)
         self._tally = tally
         self.lengths = array("I")  # tokens of each record
         self.heldout = 0
         self.unmasked_turns = 0
+        self.mask_refused = 0  # samples whose loss mask would be wrong
+        self.cut = 0  # samples cut at a turn to fit the context
 
     def records(self, batch: Sequence[Conversation]) -> Iterator[dict[str, Any]]:
         """The records of a batch, in its order."""
@@ -36,7 +42,7 @@ class Recorder:
 
     def _prompts(self, batch: Sequence[Conversation]) -> Iterator[dict[str, Any]]:
         budget = self._settings.max_new_tokens or 0
-        texts = self._rendered(batch, lambda each: masks.prompt_text(each.messages, self._tokenizer))
+        texts = self._rendered(batch, lambda each: masks.prompt_text(each.messages, self._template, each.tools))
         encoded = self._tokenizer.encode([text for _, text in texts])
         for (conversation, _), ids in zip(texts, encoded, strict=True):
             if not ids:
@@ -52,22 +58,47 @@ class Recorder:
                         "max_new_tokens": budget,
                         "prompt_ids": ids,
                         "messages": [message.for_template() for message in conversation.messages],
+                        **({"tools": list(conversation.tools)} if conversation.tools else {}),
                     },
                 )
 
     def _samples(self, batch: Sequence[Conversation]) -> Iterator[dict[str, Any]]:
-        turns = self._settings.train_turns
-        texts = self._rendered(batch, lambda each: masks.rendered(each.messages, self._tokenizer, turns))
+        texts = self._rendered(batch, lambda each: self._render_sample(each, len(each.messages)))
         encoded = masks.tokenize([text for _, text in texts], self._tokenizer)
         for (conversation, _), sample in zip(texts, encoded, strict=True):
-            if isinstance(sample, RowError):
-                self._drop(conversation, str(sample))
-            elif len(sample.input_ids) > self._settings.context_length:
-                self._drop(conversation, TOO_LONG)
+            usable = sample
+            if isinstance(usable, Sample) and len(usable.input_ids) > self._settings.context_length:
+                usable = self._fitting(conversation)
+            if isinstance(usable, RowError):
+                self._refuse(conversation, usable)
+                continue
+            self.unmasked_turns += usable.unmasked_turns
+            parts = {"input_ids": usable.input_ids, "loss_mask": usable.loss_mask}
+            yield self._keep(conversation, len(usable.input_ids), parts)
+
+    def _render_sample(self, conversation: Conversation, length: int) -> Rendered:
+        turns = self._settings.train_turns
+        return masks.rendered(conversation.messages[:length], self._template, turns, conversation.tools)
+
+    def _fitting(self, conversation: Conversation) -> Sample | RowError:
+        """A sample that is too long: its most turns that fit, where the settings say so."""
+        if self._settings.over_context == "drop":
+            return RowError(TOO_LONG)
+        found: Sample | None = None
+        ends = [at + 1 for at, message in enumerate(conversation.messages) if message.role == "assistant"][:-1]
+        low, high = 0, len(ends)
+        while low < high:  # tokens grow with turns
+            middle = (low + high) // 2
+            try:
+                (sample,) = masks.tokenize([self._render_sample(conversation, ends[middle])], self._tokenizer)
+            except RowError as error:
+                sample = error
+            if isinstance(sample, Sample) and len(sample.input_ids) <= self._settings.context_length:
+                found, low = sample, middle + 1
             else:
-                self.unmasked_turns += sample.unmasked_turns
-                parts = {"input_ids": sample.input_ids, "loss_mask": sample.loss_mask}
-                yield self._keep(conversation, len(sample.input_ids), parts)
+                high = middle
+        self.cut += found is not None
+        return found or RowError(TOO_LONG)
 
     def _rendered(
         self, batch: Sequence[Conversation], render: Callable[[Conversation], T]
@@ -77,8 +108,12 @@ class Recorder:
             try:
                 texts.append((conversation, render(conversation)))
             except RowError as error:
-                self._drop(conversation, str(error))
+                self._refuse(conversation, error)
         return texts
+
+    def _refuse(self, conversation: Conversation, error: RowError) -> None:
+        self.mask_refused += isinstance(error, MaskError)
+        self._drop(conversation, str(error))
 
     def _keep(self, conversation: Conversation, length: int, parts: dict[str, Any]) -> dict[str, Any]:
         heldout = held_out(conversation.group, self._settings.heldout_share)

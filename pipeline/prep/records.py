@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from pipeline.files import content_hash
 from pipeline.prep.roles import Role, printable, role_of
-from pipeline.prep.shapes import RowError, Turn
+from pipeline.prep.turns import Call, RowError, Turn, tools_of
 
 ID_COLUMNS: Final = ("id", "instance_id", "prompt_id", "uuid", "conversation_id", "sample_id", "raw_index", "index")
 ID_LIMIT: Final = 120  # characters of a row's own id
@@ -23,11 +24,41 @@ class Message:
     role: Role
     content: str
     reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""  # of a tool turn: the call it answers
+    name: str = ""  # of a tool turn: the tool
 
-    def for_template(self) -> dict[str, str]:
-        """The dict that templates expect; the reasoning under the key most of them know."""
-        message = {"role": self.role, "content": self.content}
-        return {**message, "reasoning_content": self.reasoning} if self.reasoning else message
+    def for_template(self, *, parsed: bool = False) -> dict[str, Any]:
+        """The dict that templates expect; the reasoning under the key most of them know.
+
+        ``parsed``: arguments of tool calls as objects instead of JSON text, for templates that write the JSON.
+        """
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.name,
+                        "arguments": json.loads(call.arguments) if parsed else call.arguments,
+                    },
+                }
+                for call in self.calls
+            ]
+        if self.call_id:
+            message["tool_call_id"] = self.call_id
+        if self.name:
+            message["name"] = self.name
+        return message
+
+    def identity(self) -> list[Any]:
+        """What a content hash is made of."""
+        plain: list[Any] = [self.role, self.content, self.reasoning]
+        called = [[asdict(call) for call in self.calls], self.call_id, self.name]
+        return [*plain, *called] if any(called) else plain
 
 
 @dataclass(frozen=True)
@@ -39,8 +70,9 @@ class Conversation:
     hash: str
     group: str
     messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()  # what the row declares that may be called
 
-    def preview(self) -> list[dict[str, str]]:
+    def preview(self) -> list[dict[str, Any]]:
         """Its first turns, to show what a reason is about."""
         return [message.for_template() for message in self.messages[:3]]
 
@@ -57,7 +89,10 @@ def understand(
     """Make a conversation of a row's turns and count their labels. Raises RowError."""
     labels.update(printable(turn.label) for turn in turns)
     messages = normalise(turns, kind)
-    content = content_hash([[message.role, message.content, message.reasoning] for message in messages])
+    tools = tools_of(row)
+    _check_text(json.dumps(tools, ensure_ascii=False))
+    whole = [message.identity() for message in messages]
+    content = content_hash([whole, list(tools)] if tools else whole)
     named = row.get(group) if group else None
     if group and named is None:
         raise RowError("no value to group by")
@@ -67,6 +102,7 @@ def understand(
         hash=content,
         group=content if named is None else printable(named, ID_LIMIT),
         messages=messages,
+        tools=tools,
     )
 
 
@@ -98,13 +134,39 @@ def normalise(turns: Sequence[Turn], kind: Literal["answers", "prompts"]) -> tup
     if not talk or talk[0] == "assistant":
         raise RowError("begins with an assistant turn")
     for role, turn in spoken:
-        if not (turn.text or "").strip():
+        # A tool may give nothing back, and a turn that calls tools may say nothing.
+        if not (turn.text or "").strip() and role != "tool" and not (role == "assistant" and turn.calls):
             raise RowError(f"an empty {role} turn")
-    messages = tuple(Message(role, turn.text or "", turn.reasoning) for role, turn in spoken)
+    messages = _messages(spoken)
     for message in messages:
         _check_text(message.content)
         _check_text(message.reasoning)
+        for call in message.calls:
+            _check_text(f"{call.id}{call.name}{call.arguments}")
     return messages
+
+
+def _messages(spoken: Sequence[tuple[Role, Turn]]) -> tuple[Message, ...]:
+    """Turns to messages; a call without an id gets one, and so does the tool turn that answers it."""
+    messages = []
+    waiting: list[str] = []
+    number = 0
+    for role, turn in spoken:
+        calls = []
+        for call in turn.calls if role == "assistant" else ():
+            # The form that Kimi's own calls have; other templates do not show it or say what they want instead.
+            calls.append(Call(call.id or f"functions.{call.name}:{number}", call.name, call.arguments))
+            number += 1
+        if calls:
+            waiting = [call.id for call in calls]
+        called = ""
+        if role == "tool":
+            called = turn.call_id or (waiting[0] if waiting else "")
+            waiting = [one for one in waiting if one != called]
+        reasoning = turn.reasoning if role == "assistant" else ""
+        name = turn.name if role == "tool" else ""
+        messages.append(Message(role, turn.text or "", reasoning, tuple(calls), called, name))
+    return tuple(messages)
 
 
 def row_id(row: Mapping[str, Any], position: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 SHAPES: Final = ("messages", "conversations", "pair", "dialogue", "trajectory")
 """The shapes of data there is a reader for, by their names in the config."""
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the records; raised when the same settings would write something else."""
 
 
@@ -31,6 +31,7 @@ class Settings:
     take: int | None = None
     seed: int = 0
     train_turns: Literal["assistant", "all-but-system"] = "assistant"
+    over_context: Literal["drop", "cut"] = "drop"
     group: str | None = None
     heldout_share: float = 0.02
     min_kept_share: float = 0.0
@@ -54,6 +55,7 @@ class Settings:
             "take": self.take,
             "seed": self.seed,
             "train_turns": self.train_turns,
+            "over_context": self.over_context,
             "group": self.group,
             "heldout_share": self.heldout_share,
             "tokenizer": tokenizer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from pipeline.prep import masks
 from pipeline.prep.masks import Sample
 from pipeline.prep.records import Message
 from pipeline.prep.shapes import RowError
-from pipeline.tokens import Tokenizer
+from pipeline.prep.template import Template, Tools
 from tests.prep import small
 
 TALK = (
@@ -24,14 +25,17 @@ TALK = (
 )
 
 
-def tokenizer_of(folder: Path, template: str) -> Tokenizer:
-    return tokens.load(str(small.make_tokenizer(folder, template)))
+def tokenizer_of(folder: Path, template: str) -> Template:
+    return Template(tokens.load(str(small.make_tokenizer(folder, template))))
 
 
-def masked(tokenizer: Tokenizer, messages: tuple[Message, ...], turns: str = "assistant") -> tuple[Sample, list[str]]:
+def masked(
+    template: Template, messages: tuple[Message, ...], turns: Any = "assistant", tools: Tools = ()
+) -> tuple[Sample, list[str]]:
     """The sample, and the texts of the parts that carry loss."""
-    (sample,) = masks.tokenize([masks.rendered(messages, tokenizer, turns)], tokenizer)  # type: ignore[arg-type]
-    assert isinstance(sample, Sample)
+    tokenizer = template.tokenizer
+    (sample,) = masks.tokenize([masks.rendered(messages, template, turns, tools)], tokenizer)
+    assert isinstance(sample, Sample), sample
     assert len(sample.input_ids) == len(sample.loss_mask)
     groups = itertools.groupby(zip(sample.input_ids, sample.loss_mask, strict=True), key=lambda pair: pair[1])
     return sample, [tokenizer.decode([token for token, _ in group]) for loss, group in groups if loss]
@@ -39,25 +43,25 @@ def masked(tokenizer: Tokenizer, messages: tuple[Message, ...], turns: str = "as
 
 @pytest.mark.parametrize("template", [small.CHATML, small.MARKED, small.OPENED], ids=["prefixes", "markers", "opened"])
 def test_loss_is_on_the_answers_and_their_end_tokens(tmp_path: Path, template: str) -> None:
-    tokenizer = tokenizer_of(tmp_path, template)
-    sample, written = masked(tokenizer, TALK)
+    shown = tokenizer_of(tmp_path, template)
+    sample, written = masked(shown, TALK)
     assert written == ["It is 1.<|im_end|>", "\nIt is 2, naïvely 二.<|im_end|>"]
-    assert tokenizer.decode(sample.input_ids) == tokenizer.render(
+    assert shown.tokenizer.decode(sample.input_ids) == shown.tokenizer.render(
         [message.for_template() for message in TALK], generation_prompt=False
     )
     assert sample.unmasked_turns == 0
 
 
 def test_the_ids_before_an_answer_are_those_of_the_prompt(target: Path) -> None:
-    tokenizer = tokens.load(str(target))
-    sample, _ = masked(tokenizer, TALK)
-    (prompt,) = tokenizer.encode([masks.prompt_text(TALK[:2], tokenizer)])
+    template = Template(tokens.load(str(target)))
+    sample, _ = masked(template, TALK)
+    (prompt,) = template.tokenizer.encode([masks.prompt_text(TALK[:2], template)])
     assert sample.input_ids[: len(prompt)] == prompt
     assert sample.loss_mask[: len(prompt)] == [0] * len(prompt)
     assert sample.loss_mask[len(prompt)] == 1
 
 
-def test_thinking_the_template_forgets_carries_no_loss(tmp_path: Path) -> None:
+def test_a_template_that_forgets_thinking_leaves_the_answer_after_it(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path, small.FORGETFUL)
     thinking = (
         *TALK[:2],
@@ -66,8 +70,8 @@ def test_thinking_the_template_forgets_carries_no_loss(tmp_path: Path) -> None:
         Message("assistant", "<think>y</think>2"),
     )
     sample, written = masked(tokenizer, thinking)
-    assert written == ["<think>y</think>2<|im_end|>"], "the first answer was never written as it stands in the prompt"
-    assert sample.unmasked_turns == 1
+    assert written == ["It is 1.<|im_end|>", "<think>y</think>2<|im_end|>"]
+    assert sample.unmasked_turns == 0
 
 
 def test_reasoning_is_written_by_the_target_too(tmp_path: Path) -> None:
@@ -77,9 +81,9 @@ def test_reasoning_is_written_by_the_target_too(tmp_path: Path) -> None:
 
 
 def test_everything_but_system(target: Path) -> None:
-    tokenizer = tokens.load(str(target))
-    _, written = masked(tokenizer, TALK, "all-but-system")
-    whole = tokenizer.render([message.for_template() for message in TALK], generation_prompt=False)
+    template = Template(tokens.load(str(target)))
+    _, written = masked(template, TALK, "all-but-system")
+    whole = template.tokenizer.render([message.for_template() for message in TALK], generation_prompt=False)
     assert "".join(written) == whole.removeprefix("<|im_start|>system\nBe brief.<|im_end|>\n")
 
 

@@ -144,13 +144,13 @@ def test_row_is_detected_and_read(row: dict[str, Any], shape: str, expected: lis
         ("messages", {"messages": None}, '"messages" is null'),
         ("messages", {"messages": '[{"role": "user", "con'}, "undecodable: JSON in a string is broken"),
         ("messages", {"messages": [{"role": "user"}]}, 'a turn without "role" and "content"'),
-        ("messages", {"messages": [[{"role": "user", "content": "x"}]]}, 'a turn without "role" and "content"'),
+        ("messages", {"messages": [[{"role": "user"}]]}, 'a turn without "role" and "content"'),
         ("messages", {"messages": [{"role": None, "content": "x"}]}, "a role that is null"),
         ("messages", {"messages": [{"role": "user", "content": 3}]}, '"content" is a number'),
         (
             "messages",
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-            "structured tool calls",
+            "a tool call without a name",
         ),
         (
             "messages",
