@@ -130,8 +130,9 @@ def _datasets(config: Config, notes: Notes) -> None:
             if dataset.partition:
                 notes.add((*at, "partition"), "an answers set is not put to the target", hint="leave it out")
             continue
-        if notes.has((*at, "train_turns")):
-            notes.add((*at, "train_turns"), "a prompts set has no answers to train on", hint="leave it out")
+        for key in ("train_turns", "over_context"):
+            if notes.has((*at, key)):
+                notes.add((*at, key), "a prompts set has no answers to train on", hint="leave it out")
         known = ", ".join(partitions) or "none: add [generate.partitions.NAME]"
         if not dataset.partition:
             notes.add(at, 'key "partition" is missing', hint="say which partition answers these prompts", allowed=known)

@@ -110,6 +110,7 @@ class Dataset:
     shape: Literal["auto", "messages", "conversations", "pair", "dialogue", "trajectory"] = content("auto")
     take: Count | None = content(None)  # rows kept, drawn by seed; None: all
     train_turns: Literal["assistant", "all-but-system"] = content("assistant")  # answers only
+    over_context: Literal["drop", "cut"] = content("drop")  # answers longer than the context: cut after a turn
     partition: str = content("")  # prompts only: a name of [generate.partitions]
     group: Word = content("")  # field whose equal values stay on one side of the held-out split
     memory: Size | None = run(None)  # None: [resources.prep]'s

@@ -42,6 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("assistant", "all-but-system"),
         help="which turns of an answers set the loss covers (default: %(default)s)",
     )
+    add(
+        "--over-context",
+        default="drop",
+        choices=("drop", "cut"),
+        help="what becomes of a sample longer than the context: dropped, or cut after a turn (default: %(default)s)",
+    )
     add("--group", metavar="FIELD", help="rows with the same value of FIELD are held out together")
     add("--heldout-share", type=part, default=0.02, metavar="X", help="share set aside (default: %(default)s)")
     add(

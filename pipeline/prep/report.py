@@ -13,7 +13,7 @@ from pipeline.prep.tally import NOT_SAMPLED, Tally
 QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
-def success(settings: Settings, tally: Tally) -> str:
+def success(settings: Settings, tally: Tally, cut: int = 0) -> str:
     """One line: ``2,800 of 2,809 kept, 1,203,440 tokens; dropped: duplicate 9``.
 
     Of a draw: ``24 of 50,500 kept (24 drawn, 50,472 not needed), 1,203 tokens; dropped: no prompt column with text 4``.
@@ -22,6 +22,8 @@ def success(settings: Settings, tally: Tally) -> str:
     if spare := tally.dropped[NOT_SAMPLED]:
         line += f" ({tally.kept:,} drawn, {spare:,} not needed)"
     line += f", {tally.tokens:,} tokens"
+    if cut:
+        line += f", {cut:,} of them cut at a turn to fit the context"
     if settings.take is not None and tally.kept < settings.take:
         line += f"; {settings.take:,} were asked for"
     return line + _dropped(tally)

@@ -67,9 +67,7 @@ def of_all_but_system(messages: Sequence[Message], tools: Tools, template: Templ
     return Rendered(text, tuple(spans))
 
 
-def _by_markers(
-    messages: Sequence[Message], tools: Tools, template: Template, ends: Sequence[str]
-) -> Rendered | None:
+def _by_markers(messages: Sequence[Message], tools: Tools, template: Template, ends: Sequence[str]) -> Rendered | None:
     text, marked = template.marked(messages, tools)
     written = [message for message in messages if message.role == "assistant"]
     if len(marked) != len(written):
@@ -86,9 +84,7 @@ def _by_markers(
     return Rendered(text, tuple(spans))
 
 
-def _by_headers(
-    messages: Sequence[Message], tools: Tools, template: Template, ends: Sequence[str]
-) -> Rendered | None:
+def _by_headers(messages: Sequence[Message], tools: Tools, template: Template, ends: Sequence[str]) -> Rendered | None:
     """None where the template has no header of its own before every assistant turn, or no token after it."""
     *history, last = messages
     before = template.render(history, tools)
@@ -99,7 +95,7 @@ def _by_headers(
     header, opens, rest = prompt[len(before) :].partition(THINKING_BEGINS)
     opened = opens + rest
     whole = template.render(messages, tools)
-    at = whole.rfind(header)
+    at = len(before) if whole.startswith(before + header) else whole.rfind(header)
     if not header.strip() or at < 0:
         return None
     turn = whole[at + len(header) :]

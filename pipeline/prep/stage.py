@@ -84,7 +84,7 @@ class Prep:
                 conversations = self._conversations(itertools.chain(first, rows), READERS[shape.shape], source)
                 for record in self._records(conversations, recorder, source):
                     file.line(record)
-                self._judge(shape)
+                self._judge(shape, recorder)
         except UnusableError as error:
             self._reporter.finish(0, str(error), datasets=self._counts())
             # The reporter has logged the first line.
@@ -102,6 +102,7 @@ class Prep:
                 "files": {RECORDS: file.summary()},
                 "heldout": recorder.heldout,
                 "unmasked_turns": recorder.unmasked_turns,
+                "cut_at_a_turn": recorder.cut,
                 **sampled(self._tally, recorder.lengths),
             },
         )
@@ -110,7 +111,7 @@ class Prep:
         )
         self._reporter.finish(
             self._tally.kept,
-            success(settings, self._tally),
+            success(settings, self._tally, recorder.cut),
             manifest=str(settings.out / outputs.MANIFEST),
             datasets=self._counts(),
         )
@@ -225,9 +226,15 @@ class Prep:
         for _ in conversations:
             self._tally.drop(NOT_SAMPLED)
 
-    def _judge(self, shape: Detected) -> None:
-        """Raises UnusableError where there is nothing, or less than the configured share."""
+    def _judge(self, shape: Detected, recorder: Recorder) -> None:
+        """Raises UnusableError where there is nothing, less than the configured share, or masks that are wrong."""
         tally = self._tally
+        if recorder.mask_refused > len(recorder.lengths) > 0:
+            reason, count = tally.top_reason()
+            raise UnusableError(
+                f"the loss mask is wrong for {recorder.mask_refused:,} of "
+                f"{recorder.mask_refused + len(recorder.lengths):,} samples, more than half: {reason} took {count:,}"
+            )
         if not tally.kept:
             raise UnusableError(failure(self._settings, tally, shape).splitlines()[0])
         reason, count = tally.top_reason()

@@ -143,7 +143,9 @@ def _unwrapped(value: Any, who: str, what: str, *, named: bool, depth: int) -> l
     return None
 
 
-def _inside(value: Mapping[str, Any], who: str, what: str, *, named: bool, depth: int) -> list[Mapping[str, Any]] | None:
+def _inside(
+    value: Mapping[str, Any], who: str, what: str, *, named: bool, depth: int
+) -> list[Mapping[str, Any]] | None:
     """The turns of an object that wraps them."""
     if not depth:
         return None

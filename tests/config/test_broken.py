@@ -66,6 +66,8 @@ CASES = [
            "datasets.A1.partition", ("leave it out",)),
     Broken("training turns of a prompts set", 'partition = "long"', 'train_turns = "assistant"\npartition = "long"',
            'train_turns = "assistant"\npartition', "datasets.B8.train_turns", ("leave it out",)),
+    Broken("over the context, of a prompts set", 'partition = "long"', 'over_context = "cut"\npartition = "long"',
+           'over_context = "cut"\npartition', "datasets.B8.over_context", ("leave it out",)),
     Broken("no such server", 'servers = ["baseline"]', 'servers = ["base-line"]', "servers =", "generate.servers[0]",
            ('did you mean "baseline"?', "http://gpu-4:30000")),
     Broken("answers by the draft", 'servers = ["baseline"]', 'servers = ["draft"]', "servers =", "generate.servers[0]",

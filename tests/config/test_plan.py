@@ -95,7 +95,7 @@ def test_a_prep_says_everything_about_its_dataset() -> None:
     assert str(arguments.out) == "data/prompts/B8"
     answers = parsed(job(real(), "prep:A1"))
     assert answers.context_length == 262_144
-    assert answers.train_turns == "assistant"
+    assert (answers.train_turns, answers.over_context) == ("assistant", "cut")
     assert str(answers.out) == "data/samples/A1"
 
 

@@ -49,6 +49,15 @@ STRICT = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# Tools in a system turn, calls as JSON that the template writes.
+CALLING = (
+    "{% if tools %}{{ '<|im_start|>system\n' + (tools | tojson) + '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{% for call in message.get('tool_calls') or [] %}{{ '<call>' + ({'name': call['function']['name'], "
+    "'arguments': call['function']['arguments']} | tojson) + '</call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
 
 def make_tokenizer(folder: Path, template: str = CHATML) -> Path:
     """Write a byte-level BPE tokenizer of about 400 tokens; it can encode any text."""

@@ -14,6 +14,7 @@ from pipeline.prep.masks import Sample
 from pipeline.prep.records import Message
 from pipeline.prep.shapes import RowError
 from pipeline.prep.template import Template, Tools
+from pipeline.prep.turns import Call
 from tests.prep import small
 
 TALK = (
@@ -104,3 +105,54 @@ def test_a_mask_that_is_all_1_or_all_0_is_refused(target: Path) -> None:
     for refused, word in zip(masks.tokenize([every, none], tokenizer), ("all 1", "all 0"), strict=True):
         assert isinstance(refused, RowError)
         assert word in str(refused)
+
+
+CALLED = Message("assistant", "I add.", calls=(Call("c1", "add", '{"a":1,"b":"二"}'), Call("c2", "now", "{}")))
+GIVEN = (Message("tool", "", call_id="c1"), Message("tool", "12:00", call_id="c2"))
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def test_tool_calls_where_the_template_writes_the_json(tmp_path: Path) -> None:
+    template = tokenizer_of(tmp_path, small.CALLING)
+    assert (template.shows_tools, template.arguments) == (True, "object")
+    _, written = masked(template, (*TALK[:2], CALLED, *GIVEN, TALK[2]), tools=(TOOL,))
+    assert written == [
+        'I add.<call>{"name": "add", "arguments": {"a": 1, "b": "二"}}</call>'
+        '<call>{"name": "now", "arguments": {}}</call><|im_end|>',
+        "It is 1.<|im_end|>",
+    ]
+    broken = Message("assistant", "", calls=(Call("c1", "add", "{"),))
+    with pytest.raises(RowError, match="tool call arguments that are not JSON"):
+        masks.rendered((*TALK[:2], broken, *GIVEN, TALK[2]), template, "assistant")
+
+
+def test_what_the_template_cannot_show_is_a_reason(target: Path) -> None:
+    template = Template(tokens.load(str(target)))
+    assert (template.shows_tools, template.arguments) == (False, "none")
+    with pytest.raises(RowError, match="shows no tool calls"):
+        masks.rendered((*TALK[:2], CALLED, *GIVEN, TALK[2]), template, "assistant")
+    with pytest.raises(RowError, match="shows no tools"):
+        masks.prompt_text(TALK[:2], template, (TOOL,))
+
+
+def test_markers_that_are_not_one_a_turn_are_not_needed(tmp_path: Path) -> None:
+    template = tokenizer_of(
+        tmp_path, small.MARKED.replace("{% generation %}", "{% generation %}{% endgeneration %}{% generation %}")
+    )
+    _, written = masked(template, TALK)
+    assert written == ["It is 1.<|im_end|>", "\nIt is 2, naïvely 二.<|im_end|>"]
+
+
+def test_an_answer_that_quotes_a_header_is_still_one_answer(tmp_path: Path) -> None:
+    template = tokenizer_of(tmp_path, small.CHATML)
+    quoting = Message("assistant", "It begins with <|im_start|>assistant\nand text.")
+    _, written = masked(template, (*TALK[:3], TALK[3], quoting))
+    assert written == ["It is 1.<|im_end|>", f"{quoting.content}<|im_end|>"]
+
+
+def test_an_answer_the_template_changes_carries_no_loss(tmp_path: Path) -> None:
+    template = tokenizer_of(
+        tmp_path, small.CHATML.replace("message['content']", "message['content'] | replace('1', 'I')")
+    )
+    sample, written = masked(template, TALK)
+    assert written == ["\nIt is 2, naïvely 二.<|im_end|>"] and sample.unmasked_turns == 1

@@ -15,7 +15,7 @@ import pytest
 from pipeline import outputs, tokens
 from pipeline.files import file_hash
 from pipeline.prep import __main__ as command
-from tests.prep.small import run_prep, write_lines
+from tests.prep.small import CALLING, CHATML, make_tokenizer, run_prep, write_lines
 from tests.waiting import wait_until
 
 
@@ -82,6 +82,66 @@ def test_prompts_without_room_for_the_answer_are_counted_out(
     outcome = run_prep(monkeypatch, tmp_path, source, target, context_length=200, max_new_tokens=100)
     assert outcome.result.datasets["T1"].dropped == {"too long": 1}
     assert all(len(record["prompt_ids"]) <= 100 for record in outcome.records)
+
+
+@pytest.mark.parametrize(
+    ("over_context", "kept", "dropped"), [("drop", 1, {"too long": 2}), ("cut", 2, {"too long": 1})]
+)
+def test_samples_over_the_context(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, over_context: str, kept: int, dropped: dict[str, int]
+) -> None:
+    long: dict[str, Any] = {"messages": [turn for number in range(40) for turn in chat(number)["messages"]]}
+    huge = {"messages": [{"role": "user", "content": "long " * 500}, {"role": "assistant", "content": "no"}]}
+    source = write_lines(tmp_path / "in.jsonl", [chat(1), long, huge])
+    outcome = run_prep(
+        monkeypatch, tmp_path, source, target, kind="answers", context_length=300, over_context=over_context
+    )
+    assert outcome.code == 0 and len(outcome.records) == kept
+    assert outcome.result.datasets["T1"].dropped == dropped
+    assert outcome.manifest is not None and outcome.manifest["cut_at_a_turn"] == kept - 1
+    if over_context == "drop":
+        return
+    assert "1 of them cut at a turn" in outcome.result.message
+    text = tokens.load(str(target)).decode(ids := outcome.records[1]["input_ids"])
+    assert 250 < len(ids) <= 300, "no more is cut than has to be"
+    assert text.startswith("<|im_start|>user\nWhat is 0 plus 1?") and text.endswith(".<|im_end|>\n")
+    assert outcome.records[1]["loss_mask"][-5:].count(1) > 2
+
+
+def test_masks_that_are_wrong_as_a_rule_refuse_the_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A template that changes what it is given: most answers are not shown as they were written.
+    target = make_tokenizer(
+        tmp_path / "target", CHATML.replace("message['content']", "message['content'] | replace('1', 'I')")
+    )
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in [1, 2, *range(9, 19)]])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, kind="answers")
+    assert (outcome.code, outcome.result.records, outcome.manifest) == (3, 0, None)
+    assert outcome.result.message == (
+        "the loss mask is wrong for 10 of 12 samples, more than half: "
+        "no loss: the chat template shows no assistant turn as it was written took 10"
+    )
+
+
+def test_tools_are_in_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    called = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    talk = [
+        {"role": "user", "content": "Add."},
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "assistant", "content": "It is 2."},
+    ]
+    tool = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
+    source = write_lines(tmp_path / "in.jsonl", [{"messages": talk, "tools": json.dumps([tool])}])
+    calling = make_tokenizer(tmp_path / "calling", CALLING)
+    outcome = run_prep(monkeypatch, tmp_path, source, calling)
+    (record,) = outcome.records
+    assert record["tools"] == [{"type": "function", "function": tool}]
+    assert record["messages"][1]["tool_calls"] == [called]
+    text = tokens.load(str(calling)).decode(record["prompt_ids"])
+    assert text.startswith("<|im_start|>system\n[") and '<call>{"name": "add", "arguments": {"a": 1}}</call>' in text
+    assert text.endswith("<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert (outcome.code, outcome.result.datasets["T1"].dropped) == (3, {"the chat template shows no tools": 1})
 
 
 def test_zero_records_name_the_roles_seen_and_expected(
