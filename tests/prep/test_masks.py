@@ -13,6 +13,7 @@ from pipeline.prep import masks
 from pipeline.prep.masks import Sample
 from pipeline.prep.records import Message
 from pipeline.prep.shapes import RowError
+from pipeline.prep.spans import Rendered
 from pipeline.prep.template import Template, Tools
 from pipeline.prep.turns import Call
 from tests.prep import small
@@ -101,7 +102,7 @@ def test_a_template_that_refuses_or_hides_is_a_reason(tmp_path: Path) -> None:
 
 def test_a_mask_that_is_all_1_or_all_0_is_refused(target: Path) -> None:
     tokenizer = tokens.load(str(target))
-    every, none = masks.Rendered("some text", ((0, 9),)), masks.Rendered("some text", ())
+    every, none = Rendered("some text", ((0, 9),)), Rendered("some text", ())
     for refused, word in zip(masks.tokenize([every, none], tokenizer), ("all 1", "all 0"), strict=True):
         assert isinstance(refused, RowError)
         assert word in str(refused)
