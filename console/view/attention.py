@@ -49,6 +49,7 @@ def attention(snapshot: Snapshot, now: float) -> Attention:
     return (
         _link(snapshot, now)
         or _crashed(snapshot.jobs)
+        or _emptying(snapshot)
         or _ailing(snapshot.jobs)
         or _host(snapshot)
         or _came_back(snapshot)
@@ -112,6 +113,18 @@ def _crashed(jobs: Sequence[JobRow]) -> Attention | None:
     return Attention(
         Tone.BAD, f"{len(rows)} need you: {_about(worst, jobs)}", "R restarts all", worst.name, needed=True
     )
+
+
+def _emptying(snapshot: Snapshot) -> Attention | None:
+    """A dataset of which nothing is kept is wrong long before its last row is read."""
+    rows = [row for row in snapshot.datasets if row.going_to_zero]
+    if not rows:
+        return None
+    worst = max(rows, key=lambda row: row.read)
+    why = f": {worst.reasons[0][0]}" if worst.reasons else ""
+    need = f"{len(rows)} need{'s' if len(rows) == 1 else ''} you"
+    text = f"{need}: {worst.job} keeps nothing, 0 of {fmt.count(worst.read)} rows so far{why}"
+    return Attention(Tone.BAD, text, "n goes there", worst.job, needed=True)
 
 
 def _ailing(jobs: Sequence[JobRow]) -> Attention | None:

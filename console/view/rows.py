@@ -13,6 +13,9 @@ from pipeline.protocol import DatasetCount, Eta, History, JobState, ServerSample
 NOT_SAMPLED: Final = "not sampled"
 """The reason prep gives for rows beyond those that were asked for."""
 
+SURELY: Final = 64
+"""Rows dropped before a set that has kept none is called empty while it is still being read."""
+
 
 @dataclass(frozen=True)
 class DatasetRow:
@@ -38,6 +41,11 @@ class DatasetRow:
     def lost(self) -> int:
         """Rows dropped for what is in them."""
         return self.dropped - dict(self.reasons).get(NOT_SAMPLED, 0)
+
+    @property
+    def going_to_zero(self) -> bool:
+        """Whether rows are read and none is kept: the set will come out empty."""
+        return self.state is JobState.RUNNING and not self.kept and self.lost >= SURELY and not self.before
 
     @property
     def share(self) -> float | None:

@@ -34,6 +34,7 @@ def test_every_stage_of_the_demo_succeeds(tmp_path: Path, model: Path) -> None:
     wait_until(lambda: locks.holder(str(lock)) is None, "the end of the agent")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_roles_that_nobody_knows_fail_the_run_and_say_so(tmp_path: Path, model: Path) -> None:
     done = run(tmp_path / "demo", "--headless", "--size", str(SIZE), "--break", "B5")

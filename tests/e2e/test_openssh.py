@@ -122,6 +122,7 @@ async def kill_generate_after(watch: Watch, workdir: Path, more: int) -> None:
     await watch.until(lambda _: watch.attempt("generate") == attempt + 1, "a new attempt")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_run_survives_sigkills_with_every_prompt_answered_once(
     openssh_server: OpenSshServer, tmp_path: Path, model: Path

@@ -14,6 +14,7 @@ from console.view.text import cells, padded
 from pipeline.protocol import JobState
 
 WIDE = 46
+WIDEST = 64  # room for the tokens too
 
 
 class DatasetsPane(Pane):
@@ -34,14 +35,15 @@ class DatasetsPane(Pane):
             return [line(("no datasets in the plan" if snapshot.plan else "no figures yet", "$faint"))]
         name = min(12, max(3, *(cells(row.name) for row in rows)))
         answers = any(row.to_answer for row in rows)
-        head = f"  {'':<{name}}{'read':>7}{'kept':>7}{'drop':>6}  " + ("answered  " if answers else "")
+        head = f"  {'':<{name}}{'read':>7}{'kept':>7}{'drop':>6}" + ("  tokens" if room.width >= WIDEST else "")
+        head += "  " + ("answered  " if answers else "")
         body = [line((head + ("why" if room.width >= WIDE else ""), "$faint"))]
         body += [_row(row, name, room.width, answers=answers) for row in rows]
         return body
 
 
 def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
-    tone = f"${TONES[row.state]}"
+    tone = "$bad" if row.going_to_zero else f"${TONES[row.state]}"
     first = (f"{GLYPHS[row.state]} {padded(row.name, name)}", tone)
     if not row.reported:
         return line(first, (f"  {row.state}", "$faint"))
@@ -54,8 +56,12 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
         why = "before the restart"
     elif row.state is JobState.RUNNING:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
-        why = " · ".join(part for part in (fmt.percent(row.share), pace, why) if part and part != fmt.NOTHING)
-    dropped = (f"{fmt.short_count(row.lost) if row.lost else '':>6}  ", "$warn")  # what was not sampled is no loss
-    kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if row.read and not row.kept and not row.eta else "")
-    drawn = line(first, f"{fmt.short_count(row.read):>7}", kept, dropped, answered, (why, "$label")).rstrip()
+        left = f"{fmt.short_eta(row.eta)} left" if row.eta else ""
+        why = " · ".join(part for part in (fmt.percent(row.share), pace, left, why) if part and part != fmt.NOTHING)
+    dropped = (f"{fmt.short_count(row.lost) if row.lost else '':>6}", "$warn")  # what was not sampled is no loss
+    nothing = row.going_to_zero or (row.read and not row.kept and row.state is not JobState.RUNNING)
+    kept = (f"{fmt.short_count(row.kept):>7}", "bold $bad" if nothing else "")
+    tokens = (f"{fmt.short_count(row.tokens) if row.tokens else '':>8}" if width >= WIDEST else "", "")
+    read = f"{fmt.short_count(row.read):>7}"
+    drawn = line(first, read, kept, dropped, tokens, f"  {answered}", (why, "$bad" if nothing else "$label")).rstrip()
     return drawn.stylize("$faint") if row.before else drawn
