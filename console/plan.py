@@ -101,6 +101,8 @@ def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes:
     argv = ["--dataset", name, "--kind", dataset.kind, "--source", dataset.source]
     argv += _option("--config", dataset.config) + _option("--split", dataset.split)
     argv += _option("--revision", dataset.revision)
+    for pattern in dataset.files:
+        argv += ["--file", pattern]
     argv += ["--shape", dataset.shape, *_option("--take", dataset.take)]
     argv += ["--seed", str(config.prep.seed)]
     if not prompts:

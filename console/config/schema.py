@@ -107,6 +107,7 @@ class Dataset:
     config: Word = content("")
     split: Word = content("")
     revision: Word = content("")
+    files: tuple[FilledWord, ...] = content(())  # globs: only files like these; * also stands for /
     shape: Literal["auto", "messages", "conversations", "pair", "dialogue", "trajectory"] = content("auto")
     take: Count | None = content(None)  # rows kept, drawn by seed; None: all
     train_turns: Literal["assistant", "all-but-system"] = content("assistant")  # answers only

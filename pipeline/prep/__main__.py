@@ -24,10 +24,18 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--dataset", required=True, type=_name, metavar="NAME", help="the dataset's name in the run, e.g. B5")
     add("--kind", required=True, choices=("answers", "prompts"), help="holds the target's own answers, or prompts only")
-    add("--source", required=True, metavar="ID_OR_PATH", help="a file or folder (JSONL, JSON, Parquet), or a hub id")
+    add("--source", required=True, metavar="ID_OR_PATH", help="a file or folder, or a hub id")
     add("--config", metavar="C", help="the hub dataset's configuration")
     add("--split", metavar="S", help="its split; of a local folder: the files that have it in their names")
     add("--revision", metavar="R", help="its commit, tag or branch")
+    add(
+        "--file",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="read only files like this one, in which * also stands for /; may be repeated",
+    )
     add(
         "--shape",
         default="auto",
@@ -74,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: the set is unusable."""
+    """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: it never will."""
     parser = build_parser()
     arguments = vars(parser.parse_args(argv))
     if arguments["kind"] == "prompts":
@@ -85,9 +93,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--max-new-tokens {arguments['max_new_tokens']} leaves no room for a prompt in "
                 f"--context-length {arguments['context_length']}"
             )
+    if arguments["trust_remote_code"] and not _pinned(arguments["target"], arguments["target_revision"]):
+        parser.error("--trust-remote-code runs code of the target: give a folder, or a commit as --target-revision")
     from pipeline.prep.stage import run
 
-    return run(Settings(**arguments))
+    return run(Settings(**{**arguments, "files": tuple(arguments["files"])}))
+
+
+def _pinned(target: str, revision: str | None) -> bool:
+    """Whether the target's code cannot change under the run."""
+    return (
+        Path(target).is_absolute() or Path(target).is_dir() or re.fullmatch(r"[0-9a-f]{40}", revision or "") is not None
+    )
 
 
 def _name(text: str) -> str:

@@ -1,9 +1,14 @@
-"""Bytes to rows: JSON as people write it, with NaN, and arrays that are larger than memory."""
+"""Bytes to rows of JSON as people write it: lines, and arrays that are larger than memory.
+
+Rows are cut out first and decoded by whoever wants them: most rows of a large set are never wanted, and a row that is
+broken does not take the next ones with it.
+"""
 
 from __future__ import annotations
 
-import codecs
+import functools
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final, NoReturn
 
@@ -11,13 +16,17 @@ import msgspec
 
 from pipeline.prep.shapes import RowError
 
-LINE_LIMIT: Final = 64 << 20  # bytes; a longer line is no row
-_BLOCK: Final = 1 << 20  # bytes read at once
-_SPACE: Final = " \t\r\n"
+LINE_LIMIT: Final = 64 << 20  # bytes; a longer line or item is no row
+SHOWN: Final = 1024  # bytes kept of one that is too long
+BLOCK: Final = 1 << 20  # bytes read at once
 
+Undecoded = tuple[Callable[[], Any], bytes]
+"""What decodes a row, and bytes to show of it. Decoding raises RowError."""
 
-class BrokenArrayError(Exception):
-    """A JSON array that ends or breaks before its closing bracket."""
+_MARK: Final = re.compile(rb'["\[\]{},]')
+_TEXT: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # up to the closing quote
+_SPACE: Final = b" \t\r\n"
+_QUOTE, _COMMA, _OPEN = b'",['
 
 
 def decode_line(line: bytes) -> Any:
@@ -46,47 +55,88 @@ def refuse(reason: str) -> Callable[[], NoReturn]:
     return load
 
 
-def array_items(stream: IO[bytes]) -> Iterator[Any]:
-    """The items of a JSON array, one in memory at a time. Raises BrokenArrayError where it cannot go on."""
-    decoder = json.JSONDecoder()
-    text = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    buffer, at, ended, closed = "", 0, False, False
-    wanted = "["
-    items = 0
-    block = _BLOCK
-    while True:
-        while at < len(buffer) and buffer[at] in _SPACE:
-            at += 1
-        if at < len(buffer):
-            if wanted:  # an opening bracket, or what stands between two items
-                if wanted == "," and buffer[at] == "]":
-                    at, closed, wanted = at + 1, True, ""
-                    continue
-                if buffer[at] != wanted:
-                    raise BrokenArrayError(f"undecodable: JSON array broken after item {items:,}")
-                at, wanted = at + 1, ""
-                continue
-            if closed:
-                raise BrokenArrayError("undecodable: text after the JSON array")
-            if buffer[at] == "]" and not items:
-                at, closed = at + 1, True
-                continue
-            try:
-                item, end = decoder.raw_decode(buffer, at)
-            except RecursionError:
-                raise BrokenArrayError(f"undecodable: JSON array broken after item {items:,}") from None
-            except ValueError:
-                end = -1
-            # A number at the buffer's end may go on in the next block.
-            if end >= 0 and (end < len(buffer) or ended):
-                yield item
-                items, at, wanted, block = items + 1, end, ",", _BLOCK
-                continue
-        if ended and closed:
-            return
-        if ended or len(buffer) - at > LINE_LIMIT:
-            raise BrokenArrayError(f"undecodable: JSON array cut off after item {items:,}")
-        data = stream.read(block)
-        ended = not data
-        buffer, at = buffer[at:] + text.decode(data, final=ended), 0
-        block = min(2 * block, LINE_LIMIT)  # an item that does not fit is tried again only when twice as much is there
+def lines(stream: IO[bytes]) -> Iterator[Undecoded]:
+    """The lines that hold something."""
+    while line := stream.readline(LINE_LIMIT):
+        if len(line) == LINE_LIMIT and not line.endswith(b"\n"):
+            while (rest := stream.readline(LINE_LIMIT)) and not rest.endswith(b"\n"):
+                pass
+            yield refuse(f"undecodable: a line over {LINE_LIMIT >> 20} MiB"), line[:SHOWN]
+        elif not line.isspace():
+            yield functools.partial(decode_line, line), line
+
+
+def array_items(stream: IO[bytes]) -> Iterator[Undecoded]:
+    """The items of a JSON array, or of several one after the other; one item in memory at a time.
+
+    Items are cut at the commas of the outermost level, so one that is no JSON costs itself alone. Where the array is
+    cut off, or something else follows it, there is one more row that cannot be decoded and says so. Raises what
+    reading the stream raises, after the items before it.
+    """
+    buffer = stream.read(3).removeprefix(b"\xef\xbb\xbf")
+    start = at = depth = count = 0  # the item's start, how far it was looked at, open brackets, items so far
+    in_text = False
+    head = b""  # of an item that is too long, the rest of which is let go
+    block = BLOCK
+    error: Exception | None = None
+    while error is None:
+        data, error = _gather(stream, block)
+        if not data:
+            break
+        buffer, at, start = buffer[start:] + data, at - start, 0
+        block = min(2 * block, LINE_LIMIT)
+        while True:
+            if in_text:
+                end = _TEXT.match(buffer, at)
+                at = end.end() if end else at
+                if at == len(buffer) or buffer[at] != _QUOTE:
+                    break  # it goes on in the next block, perhaps with what a backslash escapes
+                in_text, at = False, at + 1
+            mark = _MARK.search(buffer, at)
+            if mark is None:
+                at = len(buffer)
+                break
+            byte, end_of_item, at = buffer[mark.start()], mark.start(), mark.end()
+            if depth == 0:
+                if byte != _OPEN or buffer[start:end_of_item].strip(_SPACE):
+                    yield refuse("undecodable: text after the JSON array"), buffer[start : start + SHOWN]
+                    return
+                depth, start = 1, at
+            elif byte == _QUOTE:
+                in_text = True
+            elif byte in b"[{":
+                depth += 1
+            elif byte in b"]}":
+                depth -= 1
+            if (byte == _COMMA and depth == 1) or (depth == 0 and byte in b"]}"):
+                item = buffer[start:end_of_item].strip(_SPACE)
+                if head or len(item) > LINE_LIMIT:
+                    head = head or item[:SHOWN]
+                    yield refuse(f"undecodable: an item over {LINE_LIMIT >> 20} MiB"), head
+                elif item or byte == _COMMA:
+                    yield functools.partial(decode_line, item), item
+                count += bool(head or item or byte == _COMMA)
+                start, head, block = at, b"", BLOCK
+        if at - start > LINE_LIMIT:
+            head = head or buffer[start : start + SHOWN]
+            start = at
+    if error is not None:
+        raise error
+    rest = head or buffer[start : start + SHOWN].strip(_SPACE)
+    if depth:
+        yield refuse(f"undecodable: JSON array cut off after item {count:,}"), rest
+    elif rest:
+        yield refuse("undecodable: text after the JSON array"), rest
+
+
+def _gather(stream: IO[bytes], size: int) -> tuple[bytes, Exception | None]:
+    """About so many bytes, and the error that ended them: what was read before it is not lost."""
+    parts: list[bytes] = []
+    try:
+        # In small pieces: one that is damaged is lost as a whole.
+        while size > 0 and (data := stream.read1(min(size, 1 << 16))):  # type: ignore[attr-defined]
+            parts.append(data)
+            size -= len(data)
+    except Exception as error:
+        return b"".join(parts), error
+    return b"".join(parts), None

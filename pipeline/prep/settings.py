@@ -27,6 +27,7 @@ class Settings:
     config: str | None = None
     split: str | None = None
     revision: str | None = None
+    files: tuple[str, ...] = ()
     shape: str = "auto"
     take: int | None = None
     seed: int = 0
@@ -51,6 +52,7 @@ class Settings:
             "config": self.config,
             "split": self.split,
             "revision": self.revision,
+            "files": self.files,
             "shape": self.shape,
             "take": self.take,
             "seed": self.seed,

@@ -30,13 +30,16 @@ RECORDS: Final = "records.jsonl"
 
 
 def run(settings: Settings) -> int:
-    """Run the stage and report its result. The exit code: 0 done, 1 it could not run, 3 the set is unusable."""
+    """Run the stage and report its result. The exit code: 0 done, 1 it could not run, 3 the set cannot be used."""
     reporter = Reporter()
     try:
         return Prep(settings, reporter).run()
-    except (TokenizerError, SourceError) as error:
+    except TokenizerError as error:
         reporter.finish(0, f"{settings.dataset}: {error}")
         return 1
+    except SourceError as error:
+        reporter.finish(0, f"{settings.dataset}: {error}")
+        return 3 if error.final else 1
     except UnknownShapeError as error:
         reporter.finish(0, f"{settings.dataset}: {error}")
         return 3
@@ -63,7 +66,14 @@ class Prep:
             trust_remote_code=settings.trust_remote_code,
             variables=settings.template_json,
         )
-        source = open_source(settings.source, config=settings.config, split=settings.split, revision=settings.revision)
+        source = open_source(
+            settings.source,
+            config=settings.config,
+            split=settings.split,
+            revision=settings.revision,
+            files=settings.files,
+            tell=self._tell,
+        )
         self._reporter.update("reading the source's identity", note=settings.source, force=True)
         inputs = source.fingerprint()
         written = settings.content(tokenizer.fingerprint())
@@ -116,6 +126,16 @@ class Prep:
             datasets=self._counts(),
         )
         return 0
+
+    def _tell(self, note: str) -> None:
+        """What the source does between rows: it waits for the hub, or brings a file."""
+        self._reporter.update(
+            "fetching",
+            done=self._rows_read,
+            unit="rows",
+            datasets=self._counts() if self._rows_read else None,
+            note=note,
+        )
 
     def _already(self, manifest: dict[str, Any]) -> int:
         """Report the output of an earlier run as this one's, if it is above this one's floor."""

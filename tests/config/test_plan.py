@@ -99,6 +99,15 @@ def test_a_prep_says_everything_about_its_dataset() -> None:
     assert str(answers.out) == "data/samples/A1"
 
 
+def test_a_prep_is_told_which_files_of_which_commit() -> None:
+    more = 'revision = "refs/convert/parquet"\nfiles = ["data/train-0*", "*.jsonl"]\nconfig = "default"'
+    config = parse(changed('config = "default"', more).encode())
+    arguments = parsed(job(config, "prep:B5"))
+    assert arguments.files == ["data/train-0*", "*.jsonl"]
+    assert (arguments.config, arguments.split, arguments.revision) == ("default", "train", "refs/convert/parquet")
+    assert job(config, "prep:B5").content_hash != job(real(), "prep:B5").content_hash
+
+
 def test_a_target_of_the_hub_is_named_with_its_revision() -> None:
     config = parse(changed('path = "/models/Kimi-K2.5"', 'path = ""').encode())
     for name in ("prep:B1", "merge"):

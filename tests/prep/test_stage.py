@@ -250,7 +250,7 @@ def test_done_is_done_and_other_settings_move_it_aside(
 
 def test_a_missing_source_and_a_missing_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
     outcome = run_prep(monkeypatch, tmp_path, tmp_path / "none.jsonl", target)
-    assert outcome.code == 1 and "no such file or folder" in outcome.result.message
+    assert outcome.code == 3 and "no such file or folder" in outcome.result.message
     outcome = run_prep(monkeypatch, tmp_path, tmp_path / "none.jsonl", tmp_path / "no-target")
     assert outcome.code == 1 and "not loaded" in outcome.result.message
 
@@ -263,6 +263,8 @@ def test_a_missing_source_and_a_missing_target(monkeypatch: pytest.MonkeyPatch, 
         (["--kind", "answers", "--template-json", "[1]"], "not a JSON object"),
         (["--kind", "answers", "--heldout-share", "1"], "is not a share"),
         (["--kind", "answers", "--take", "0"], "is not a positive number"),
+        (["--kind", "answers", "--trust-remote-code"], "give a folder, or a commit as --target-revision"),
+        (["--kind", "answers", "--trust-remote-code", "--target-revision", "main"], "or a commit"),
     ],
 )
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], extra: list[str], words: str) -> None:
