@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.duplicates import DuplicatesError
 from pipeline.files import content_hash, file_hash, write_atomically
 from pipeline.generate.board import Board
 from pipeline.generate.prompts import Prompts, index_prompts
@@ -40,6 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
         help='JSON: {"name": "short", "concurrency": 150, "max_new_tokens": 10240, "temperature": 1.0, "top_p": 0.95, '
         '"top_k": -1}',
     )
+    parser.add_argument(
+        "--dedup", type=Path, metavar="DIR", help="folder that dedup wrote; what it dropped is not asked"
+    )
     parser.add_argument("--side-by-side", action="store_true", help="run the partitions at once instead of in turn")
     parser.add_argument("--pilot", type=int, default=100, help="prompts of every dataset sent first, for the estimate")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which prompts are sent")
@@ -67,6 +71,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         server=server,
         prompts=tuple(arguments.prompts),
         partitions=partitions,
+        dedup=arguments.dedup,
         out=arguments.out,
         pilot=arguments.pilot,
         seed=arguments.seed,
@@ -90,13 +95,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with exclusive(settings.out):
             return asyncio.run(run(settings, reporter))
-    except (SettingsError, StoreError, RunError) as error:
+    except (SettingsError, StoreError, RunError, DuplicatesError) as error:
         print(f"generate: error: {error}", file=sys.stderr, flush=True)
         return REFUSED
 
 
 async def run(settings: Settings, reporter: Reporter) -> int:
-    """Index, resume, answer, write the manifest. Raises SettingsError, StoreError, RunError."""
+    """Index, resume, answer, write the manifest. Raises SettingsError, StoreError, RunError, DuplicatesError."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -182,6 +187,10 @@ def remarks(prompts: Prompts, loaded: Loaded) -> list[str]:
     notes = []
     if prompts.missing:
         notes.append(f"no prompts in {', '.join(str(path) for path in prompts.missing)}: left out")
+    if prompts.skipped:
+        notes.append(f"{sum(prompts.skipped.values()):,} prompts that dedup dropped, not asked")
+    if prompts.undecided is not None:
+        notes.append(f"dedup has left nothing in {prompts.undecided}: duplicates are asked too")
     if prompts.doubled:
         notes.append(f"{sum(prompts.doubled.values()):,} prompts with the id of another, asked once")
     if loaded.moved_to:
@@ -199,7 +208,8 @@ def manifest_of(settings: Settings, board: Board) -> dict[str, Any]:
         "stop_ids": settings.stop_ids,
         "partitions": {one.name: settings.sampling(one, None) for one in settings.partitions},
     }
-    inputs = {str(path): file_hash(path / MANIFEST) for path in settings.prompts if (path / MANIFEST).is_file()}
+    folders = (*settings.prompts, *([settings.dedup] if settings.dedup is not None else []))
+    inputs = {str(path): file_hash(path / MANIFEST) for path in folders if (path / MANIFEST).is_file()}
     files = {path.name: file_hash(path) for path in sorted(settings.out.glob("*.jsonl"))}
     datasets = {
         name: {

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipeline import duplicates, outputs
 from pipeline.generate.settings import Sampling, Settings, SettingsError
 
 RECORDS = "records.jsonl"
@@ -51,7 +52,9 @@ class Prompts:
 
     by_key: dict[str, Prompt]
     doubled: dict[str, int] = field(default_factory=dict)  # dataset to rows that were there already
+    skipped: dict[str, int] = field(default_factory=dict)  # dataset to rows that dedup dropped
     missing: tuple[Path, ...] = ()  # folders without a records file
+    undecided: Path | None = None  # the folder of a dedup that left nothing
 
     def counts(self) -> dict[str, int]:
         return dict(Counter(prompt.dataset for prompt in self.by_key.values()))
@@ -63,7 +66,13 @@ def ids_hash(raw: bytes) -> str:
 
 
 def index_prompts(settings: Settings) -> Prompts:
-    """Read every prompts folder once. Raises SettingsError for a line that is no prompt or names no known partition."""
+    """Read every prompts folder once.
+
+    Raises SettingsError for a line that is no prompt or names no known partition, DuplicatesError where dedup has read
+    other prompts than these.
+    """
+    known = duplicates.read(settings.dedup) if settings.dedup is not None else None
+    skipped: Counter[str] = Counter()
     by_key: dict[str, Prompt] = {}
     doubled: Counter[str] = Counter()
     missing = []
@@ -74,6 +83,8 @@ def index_prompts(settings: Settings) -> Prompts:
         if not path.is_file():
             missing.append(folder)
             continue
+        if known is not None and (manifest := outputs.read_manifest(folder)) is not None:
+            known.check(manifest["settings"]["dataset"], manifest["content"])
         with path.open("rb") as file:
             offset = 0
             for number, text in enumerate(file, 1):
@@ -91,11 +102,15 @@ def index_prompts(settings: Settings) -> Prompts:
                     samplings[wanted] = _sampling(settings, line, f"{path}:{number}")
                 name, sampling = samplings[wanted]
                 key = f"{line.dataset}/{line.row}/{line.hash}"
+                if known is not None and key in known.reasons:
+                    skipped[line.dataset] += 1
+                    continue
                 if key in by_key:
                     doubled[line.dataset] += 1
                     continue
                 by_key[key] = Prompt(key, line.dataset, name, sampling, ids_hash(bytes(line.prompt_ids)), path, start)
-    return Prompts(by_key, dict(doubled), tuple(missing))
+    undecided = settings.dedup if known is None else None
+    return Prompts(by_key, dict(doubled), dict(skipped), tuple(missing), undecided)
 
 
 def _sampling(settings: Settings, line: Line, place: str) -> tuple[str, Sampling]:

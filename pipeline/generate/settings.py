@@ -41,6 +41,7 @@ class Settings:
     prompts: tuple[Path, ...]
     partitions: tuple[Partition, ...]
     out: Path
+    dedup: Path | None = None
     pilot: int = 100
     seed: int = 0
     retries: int = 8

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline import tokens
 from pipeline.entry import positive, run_and_exit, share
+from pipeline.merge.rules import DROPPED, REASONS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,9 +22,17 @@ def build_parser() -> argparse.ArgumentParser:
     add("--samples", action="append", default=[], type=Path, metavar="DIR", help="output of a prep of kind answers")
     add("--prompts", action="append", default=[], type=Path, metavar="DIR", help="output of a prep of kind prompts")
     add("--responses", type=Path, metavar="DIR", help="output of generate; needed with --prompts")
+    add("--dedup", type=Path, metavar="DIR", help="output of dedup: the rows it dropped are left out")
     add("--target", required=True, metavar="MODEL", help="folder or hub id of the target, for its vocabulary")
     add("--target-revision", metavar="R", help="its commit, tag or branch")
     add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
+    add(
+        "--drop",
+        type=_reasons,
+        default=DROPPED,
+        metavar="A,B",
+        help=f"answers to leave out, of {', '.join(REASONS)} (default: {','.join(DROPPED)})",
+    )
     add("--max-lost-share", type=share, default=0.02, metavar="X", help="fail when more of the answer tokens is lost")
     add("--draft-vocab", type=positive, default=32000, metavar="N", help="size of the draft's vocabulary")
     add("--out", required=True, type=Path, metavar="DIR", help="gets train.jsonl, heldout.jsonl, draft_vocab.json")
@@ -51,8 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_lost_share=arguments.max_lost_share,
             draft_vocab=arguments.draft_vocab,
             out=arguments.out,
+            dedup=arguments.dedup,
+            drop=arguments.drop,
         )
     )
+
+
+def _reasons(text: str) -> tuple[str, ...]:
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        if name not in REASONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(REASONS)}")
+    return names
 
 
 if __name__ == "__main__":

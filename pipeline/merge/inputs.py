@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from pipeline import outputs
+from pipeline import duplicates, preps
+from pipeline.duplicates import Duplicates
 from pipeline.files import complete_lines
+from pipeline.preps import Prep
 
-T = TypeVar("T")
-
-RECORDS: Final = "records.jsonl"
 ERRORS: Final = "errors.jsonl"
 
 
@@ -67,59 +65,48 @@ class _Key(msgspec.Struct):
     key: str
 
 
-@dataclass(frozen=True)
-class Prep:
-    """The finished output of one prep."""
-
-    folder: Path
-    dataset: str
-    kind: str
-    records: int
-    tokenizer: str  # fingerprint
-    identity: dict[str, Any]  # for merge's own manifest
-
-
 def key_of(record: Prompt | Sample) -> str:
     """A sample's identity everywhere."""
     return f"{record.dataset}/{record.row}/{record.hash}"
 
 
-def read_prep(folder: Path, kind: str) -> Prep:
-    """A prep's output folder, checked to be whole. Raises MergeError."""
-    manifest = outputs.read_manifest(folder)
-    if manifest is None:
-        raise MergeError(f"{folder} has no manifest: its prep has not finished; run it to its end first")
-    if outputs.done(folder, manifest["content"]) is None:
-        raise MergeError(f"{folder / RECORDS} is not the file its manifest speaks of; run its prep again")
-    settings = manifest["settings"]
-    if settings["kind"] != kind:
-        raise MergeError(f"{folder} holds {settings['kind']}, but it was given as {kind}")
-    return Prep(
-        folder=folder,
-        dataset=settings["dataset"],
-        kind=kind,
-        records=manifest["kept"],
-        tokenizer=settings["tokenizer"],
-        identity={"dataset": settings["dataset"], "kind": kind, "content": manifest["content"], **manifest["files"]},
-    )
+def given(
+    samples: Sequence[Path], prompts: Sequence[Path], dedup: Path | None
+) -> tuple[list[Prep], Duplicates | None, list[str]]:
+    """The finished preps, answers first, what dedup decided of them, and remarks. Raises MergeError and the like.
+
+    Dedup has waited for all preps, so one that has left nothing by then was waived.
+    """
+    folders = [(folder, "answers") for folder in samples] + [(folder, "prompts") for folder in prompts]
+    notes = []
+    known = None
+    if dedup is not None:
+        known = duplicates.read(dedup)
+        if known is None:
+            notes.append(f"dedup has left nothing in {dedup}: duplicates are kept")
+        absent = [folder for folder, _ in folders if not preps.finished(folder)]
+        notes += [f"nothing in {folder}: left out" for folder in absent]
+        folders = [(folder, kind) for folder, kind in folders if folder not in absent]
+        if not folders:
+            raise MergeError("nothing to merge: no prep has finished")
+    found = [preps.read(folder, kind) for folder, kind in folders]
+    preps.check_together(found)
+    if known is not None:
+        for prep in found:
+            known.check(prep.dataset, prep.identity["content"])
+        if missing := known.preps.keys() - {prep.dataset for prep in found}:
+            raise MergeError(f"{dedup} was made with {', '.join(sorted(missing))}, which is gone; run dedup again")
+    return found, known, notes
 
 
 def prompts(prep: Prep) -> Iterator[Prompt]:
-    """The prompts of a prep, in its order. Raises MergeError."""
-    return _records(prep, msgspec.json.Decoder(Prompt))
+    """The prompts of a prep, in its order. Raises PrepError."""
+    return preps.records(prep, msgspec.json.Decoder(Prompt))
 
 
 def samples(prep: Prep) -> Iterator[Sample]:
-    """The samples of a prep, in its order. Raises MergeError."""
-    return _records(prep, msgspec.json.Decoder(Sample))
-
-
-def _records(prep: Prep, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
-    for number, line in enumerate(complete_lines(prep.folder / RECORDS), 1):
-        try:
-            yield decoder.decode(line)
-        except msgspec.DecodeError as error:
-            raise MergeError(f"{prep.folder / RECORDS} line {number}: {error}; run its prep again") from error
+    """The samples of a prep, in its order. Raises PrepError."""
+    return preps.records(prep, msgspec.json.Decoder(Sample))
 
 
 def set_aside(folder: Path) -> dict[str, SetAside]:

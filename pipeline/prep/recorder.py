@@ -57,8 +57,7 @@ class Recorder:
                         "partition": self._settings.partition,
                         "max_new_tokens": budget,
                         "prompt_ids": ids,
-                        "messages": [message.for_template() for message in conversation.messages],
-                        **({"tools": list(conversation.tools)} if conversation.tools else {}),
+                        **_said(conversation, len(conversation.messages)),
                     },
                 )
 
@@ -66,24 +65,28 @@ class Recorder:
         texts = self._rendered(batch, lambda each: self._render_sample(each, len(each.messages)))
         encoded = masks.tokenize([text for _, text in texts], self._tokenizer)
         for (conversation, _), sample in zip(texts, encoded, strict=True):
-            usable = sample
+            usable, turns = sample, len(conversation.messages)
             if isinstance(usable, Sample) and len(usable.input_ids) > self._settings.context_length:
-                usable = self._fitting(conversation)
+                usable, turns = self._fitting(conversation)
             if isinstance(usable, RowError):
                 self._refuse(conversation, usable)
                 continue
             self.unmasked_turns += usable.unmasked_turns
-            parts = {"input_ids": usable.input_ids, "loss_mask": usable.loss_mask}
+            parts = {
+                "input_ids": usable.input_ids,
+                "loss_mask": usable.loss_mask,
+                **_said(conversation, turns),
+            }
             yield self._keep(conversation, len(usable.input_ids), parts)
 
     def _render_sample(self, conversation: Conversation, length: int) -> Rendered:
         turns = self._settings.train_turns
         return masks.rendered(conversation.messages[:length], self._template, turns, conversation.tools)
 
-    def _fitting(self, conversation: Conversation) -> Sample | RowError:
-        """A sample that is too long: its most turns that fit, where the settings say so."""
+    def _fitting(self, conversation: Conversation) -> tuple[Sample | RowError, int]:
+        """A sample that is too long: its most turns that fit, where the settings say so, and their number."""
         if self._settings.over_context == "drop":
-            return RowError(TOO_LONG)
+            return RowError(TOO_LONG), 0
         found: Sample | None = None
         ends = [at + 1 for at, message in enumerate(conversation.messages) if message.role == "assistant"][:-1]
         low, high = 0, len(ends)
@@ -98,7 +101,7 @@ class Recorder:
             else:
                 high = middle
         self.cut += found is not None
-        return found or RowError(TOO_LONG)
+        return (found, ends[low - 1]) if found else (RowError(TOO_LONG), 0)
 
     def _rendered(
         self, batch: Sequence[Conversation], render: Callable[[Conversation], T]
@@ -131,3 +134,9 @@ class Recorder:
 
     def _drop(self, conversation: Conversation, reason: str) -> None:
         self._tally.drop(reason, conversation.position, conversation.preview())
+
+
+def _said(conversation: Conversation, turns: int) -> dict[str, Any]:
+    """The text of a record: its turns, and the tools they may call."""
+    tools = {"tools": list(conversation.tools)} if conversation.tools else {}
+    return {"messages": [message.for_template() for message in conversation.messages[:turns]], **tools}

@@ -215,7 +215,7 @@ def test_lost_tokens_are_a_share_with_a_limit(ground: Ground) -> None:
     ground.answer("B2", bad)
     code, result = ground.merge()
     assert (code, result.records) == (3, 0) and ground.vanished()
-    assert "of the answer tokens lost (B2 repetitive 200, B2 aborted 41, B2 empty 1" in result.message
+    assert "9.4% of the answer tokens lost (B2 repetitive 7.79%, B2 aborted 1.60%, B2 empty 0.04%)" in result.message
     assert "more than the 2.0% that may be lost" in result.message
     code, result = ground.merge(max_lost_share=0.5)
     assert code == 0
