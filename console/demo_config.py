@@ -126,6 +126,9 @@ reserve = "500 MB"
 [resources.prep]
 memory = "500 MB"
 
+[resources.dedup]
+memory = "300 MB"
+
 [resources.serve]
 memory = "2.5 GB"
 
@@ -137,6 +140,9 @@ memory = "500 MB"
 
 [policy.prep]
 restart = "never"                     # so that a killed one is seen, and r brings it back
+stall = "2 m"
+
+[policy.dedup]
 stall = "2 m"
 
 [policy.serve]

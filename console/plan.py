@@ -11,7 +11,7 @@ from console.config import schema
 from console.config.content import content_hash, content_of
 from console.config.fields import FlagValue
 from console.config.flags import baseline_flags, served_context
-from console.config.graph import BASELINE, SERVER_NAMES, needs_of, uses_baseline
+from console.config.graph import BASELINE, DEDUP_JOB, SERVER_NAMES, needs_of, uses_baseline
 from console.config.schema import Config, Dataset, Partition
 from console.config.stages import StagePolicy
 from console.describe import describe
@@ -39,6 +39,7 @@ SERVER_OOM: Final = 100
 
 PROMPTS: Final = "data/prompts"
 SAMPLES: Final = "data/samples"
+DEDUP: Final = "data/dedup"
 RESPONSES: Final = "data/responses"
 TRAIN: Final = "data/train"
 """Folders of the work directory; jobs run in it."""
@@ -49,6 +50,7 @@ def build(config: Config, release: str) -> Plan:
     needs = needs_of(config)
     hashes = _hashes(config)
     jobs = [_prep(config, name, needs, hashes) for name in config.datasets]
+    jobs.append(_dedup(config, needs, hashes))
     if uses_baseline(config):
         jobs.append(_baseline(config, needs, hashes))
     jobs += [_generate(config, needs, hashes), _merge(config, needs, hashes)]
@@ -123,6 +125,14 @@ def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes:
     return _job(config, "prep", f"prep:{name}", argv, needs, hashes, resources, config.prep.environment)
 
 
+def _dedup(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
+    argv = [*_prepared(config), "--threshold", _number(config.dedup.threshold), "--shingle", str(config.dedup.shingle)]
+    argv += ["--out", DEDUP]
+    stage = config.resources.dedup
+    resources = Resources(stage.memory, stage.gpus)
+    return _job(config, "dedup", DEDUP_JOB, argv, needs, hashes, resources, config.dedup.environment)
+
+
 def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
     serve = config.serve
     argv = ["--engine", serve.engine, "--model", model_of(config), "--name", "baseline"]
@@ -157,6 +167,7 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
         argv += ["--server", server_url(config, server)]
     for name, dataset in _of_kind(config, "prompts"):
         argv += ["--prompts", prep_folder(name, dataset)]
+    argv += ["--dedup", DEDUP]
     for name in _used_partitions(config):
         argv += ["--partition", _json(_partition(name, generate.partitions[name]))]
     if generate.side_by_side:
@@ -171,12 +182,8 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
 
 
 def _merge(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
-    argv: list[str] = []
-    for name, dataset in _of_kind(config, "answers"):
-        argv += ["--samples", prep_folder(name, dataset)]
-    for name, dataset in _of_kind(config, "prompts"):
-        argv += ["--prompts", prep_folder(name, dataset)]
-    argv += ["--responses", RESPONSES, *_target(config)]
+    argv = [*_prepared(config), "--dedup", DEDUP, "--responses", RESPONSES, *_target(config)]
+    argv += ["--drop", ",".join(config.merge.drop)]
     argv += ["--max-lost-share", _number(config.merge.max_lost_share)]
     argv += ["--draft-vocab", str(config.draft.draft_vocab_size), "--out", TRAIN]
     stage = config.resources.merge
@@ -252,21 +259,23 @@ def _hashes(config: Config) -> dict[str, Hashes]:
         }
         hashes[f"prep:{name}"] = Hashes(content_hash(of_prep))
     hashes[BASELINE] = Hashes(content_hash({"format": FORMAT, "target": tokenizing}))
+    # In the config's order: of two rows alike the first stays.
+    preps = [[name, hashes[f"prep:{name}"].content] for name in config.datasets]
+    of_dedup = {"format": FORMAT, "dedup": content_of(config.dedup)}
+    hashes[DEDUP_JOB] = Hashes(content_hash(of_dedup), content_hash(preps))
+    known = [hashes[DEDUP_JOB].content, hashes[DEDUP_JOB].inputs]
     of_generate = {
         "format": FORMAT,
         "target": content_of(config.target, "model", "revision", "template", "stop_ids"),
         "partitions": {name: content_of(config.generate.partitions[name]) for name in _used_partitions(config)},
     }
-    prompts = {name: hashes[f"prep:{name}"].content for name, _ in _of_kind(config, "prompts")}
-    hashes["generate"] = Hashes(content_hash(of_generate), content_hash(prompts))
+    hashes["generate"] = Hashes(content_hash(of_generate), content_hash(known))
     of_merge = {
         "format": FORMAT,
         "merge": content_of(config.merge),
         "draft_vocab": config.draft.draft_vocab_size,
     }
-    samples = {name: hashes[f"prep:{name}"].content for name, _ in _of_kind(config, "answers")}
-    generated = hashes["generate"]
-    hashes["merge"] = Hashes(content_hash(of_merge), content_hash([samples, generated.content, generated.inputs]))
+    hashes["merge"] = Hashes(content_hash(of_merge), content_hash([known, hashes["generate"].content]))
     return hashes
 
 
@@ -276,6 +285,16 @@ def _hashes(config: Config) -> dict[str, Hashes]:
 def prep_folder(name: str, dataset: Dataset) -> str:
     """Where a prep writes, relative to the work directory."""
     return f"{PROMPTS if dataset.kind == 'prompts' else SAMPLES}/{name}"
+
+
+def _prepared(config: Config) -> list[str]:
+    """All preps' folders for a command line, answers first."""
+    words: list[str] = []
+    for name, dataset in _of_kind(config, "answers"):
+        words += ["--samples", prep_folder(name, dataset)]
+    for name, dataset in _of_kind(config, "prompts"):
+        words += ["--prompts", prep_folder(name, dataset)]
+    return words
 
 
 def _of_kind(config: Config, kind: str) -> list[tuple[str, Dataset]]:

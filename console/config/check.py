@@ -23,7 +23,7 @@ COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 URL: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(?:/[!-~]*)?")
 SECRET: Final = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|KEY)$")
 OWN_VARIABLES: Final = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "DRAFTDECK_PROGRESS"})
-STAGES: Final = ("prep", "serve", "generate", "merge", "extract", "train", "export", "bench")
+STAGES: Final = ("prep", "dedup", "serve", "generate", "merge", "extract", "train", "export", "bench")
 
 
 def check(config: Config, notes: Notes) -> None:
@@ -102,6 +102,7 @@ def _environment(config: Config, notes: Notes) -> None:
     tables: list[tuple[Path, dict[str, str]]] = [
         (("environment", "variables"), config.environment.variables),
         (("prep", "environment"), config.prep.environment),
+        (("dedup", "environment"), config.dedup.environment),
         (("serve", "environment"), config.serve.environment),
         (("generate", "environment"), config.generate.environment),
         (("merge", "environment"), config.merge.environment),

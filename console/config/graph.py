@@ -10,6 +10,7 @@ from console.config.schema import Config
 from pipeline.protocol import Need
 
 BASELINE: Final = "serve:baseline"
+DEDUP_JOB: Final = "dedup"
 SERVER_NAMES: Final = ("baseline",)
 """Servers that ``generate.servers`` may name."""
 
@@ -17,7 +18,7 @@ SERVER_NAMES: Final = ("baseline",)
 def job_names(config: Config) -> tuple[str, ...]:
     """The plan's jobs in the order in which work flows."""
     server = (BASELINE,) if uses_baseline(config) else ()
-    return (*(f"prep:{name}" for name in config.datasets), *server, "generate", "merge")
+    return (*(f"prep:{name}" for name in config.datasets), DEDUP_JOB, *server, "generate", "merge")
 
 
 def uses_baseline(config: Config) -> bool:
@@ -31,14 +32,14 @@ def needs_of(config: Config) -> dict[str, tuple[Need, ...]]:
     needs: dict[str, tuple[Need, ...]] = {}
     for name, dataset in config.datasets.items():
         needs[f"prep:{name}"] = _done(_matches(dataset.needs, names, f"prep:{name}"))
-    prompts = [f"prep:{name}" for name, dataset in config.datasets.items() if dataset.kind == "prompts"]
-    answers = [f"prep:{name}" for name, dataset in config.datasets.items() if dataset.kind == "answers"]
+    # It waits for all preps, so what needs it needs none of them by name.
+    needs[DEDUP_JOB] = _done([f"prep:{name}" for name in config.datasets])
     ready: tuple[Need, ...] = ()
     if uses_baseline(config):
         needs[BASELINE] = _done(_matches(config.serve.baseline.needs, names, BASELINE))
         ready = (Need(BASELINE, "ready"),)
-    needs["generate"] = (*_done(prompts), *ready)
-    needs["merge"] = (*_done(answers), Need("generate"))
+    needs["generate"] = (Need(DEDUP_JOB), *ready)
+    needs["merge"] = (Need(DEDUP_JOB), Need("generate"))
     return needs
 
 

@@ -128,6 +128,15 @@ class Prep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dedup:
+    """Rows that say what another one says already, over all datasets: neither put to the target nor trained on."""
+
+    threshold: Annotated[float, Range(0, 1, above=True)] = content(0.8)  # Jaccard similarity from which rows are alike
+    shingle: Annotated[int, Range(1, 100)] = content(5)  # words that are compared at once
+    environment: dict[Variable, str] = run(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The target without a draft: the server that answers the prompts."""
 
@@ -207,6 +216,10 @@ class Generate:
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
+    # Answers that are left out; a truncated one that is kept has no loss on its last position.
+    drop: tuple[Literal["truncated", "aborted", "empty", "repetitive"], ...] = content(
+        ("aborted", "empty", "repetitive")
+    )
     max_lost_share: Share = run(0.02)  # of answer tokens; above it the stage fails
     environment: dict[Variable, str] = run(factory=dict)
 
@@ -242,6 +255,7 @@ class Config:
     environment: Environment = Environment()
     datasets: dict[Key, Dataset] = content()
     prep: Prep = Prep()
+    dedup: Dedup = Dedup()
     serve: Serve = Serve()
     generate: Generate
     merge: Merge = Merge()

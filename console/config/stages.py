@@ -83,6 +83,7 @@ class Resources:
     memory: Size | None = run(None)  # of the whole container; lets check refuse what can never start
     gpus: Annotated[int, Range(0, 4096)] | None = run(None)
     prep: StageResources = StageResources()
+    dedup: StageResources = StageResources()
     serve: StageResources = StageResources()
     generate: StageResources = StageResources()
     merge: StageResources = StageResources()
@@ -113,6 +114,7 @@ class Policies:
     """A stage's keys that are not given keep the values here, not those of ``StagePolicy``."""
 
     prep: StagePolicy = StagePolicy(stall=600.0)
+    dedup: StagePolicy = StagePolicy(stall=600.0)
     serve: StagePolicy = StagePolicy(restart="always", window=7200.0, grace=60.0, no_retry=(3, 4))  # 4: refused
     generate: StagePolicy = StagePolicy(limit=20, window=3600.0, grace=30.0, stall=1800.0)
     merge: StagePolicy = StagePolicy(stall=600.0)

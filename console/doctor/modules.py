@@ -23,6 +23,7 @@ class Module:
 
 # Kimi's special ids are shifted by these versions.
 TRANSFORMERS: Final = Module("transformers", "transformers", "4.57", ("5.4.0", "5.5.0", "5.5.1", "5.5.2", "5.5.3"))
+NUMPY: Final = Module("numpy", "numpy", "1.26")
 JINJA: Final = Module("jinja2", "jinja2", "3.1")
 MSGSPEC: Final = Module("msgspec", "msgspec", "0.19")
 HTTPX: Final = Module("httpx", "httpx", "0.28")
@@ -32,6 +33,7 @@ NVML: Final = Module("pynvml", "nvidia-ml-py", "12", needed=False)
 AGENT: Final = (Module("psutil", "psutil", "6"), HTTPX, MSGSPEC, *SERVING, NVML)
 STAGES: Final = {
     "prep": (Module("datasets", "datasets", "4"), TRANSFORMERS, JINJA),
+    "dedup": (NUMPY,),
     "generate": (Module("aiohttp", "aiohttp", "3.14.2"), Module("httpx_aiohttp", "httpx-aiohttp", "0.1.8")),
     "merge": (TRANSFORMERS, JINJA),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from console.view.jobs import WHY_LIMIT, JobRow
@@ -87,11 +87,17 @@ class Inference:
 
 
 def dataset_rows(jobs: Sequence[JobRow]) -> tuple[DatasetRow, ...]:
-    """A row a dataset in the order of the prep jobs; answers are those that a generate job counts."""
+    """A row a dataset in the order of the prep jobs; answers are those that a generate job counts.
+
+    What dedup drops of a set's records counts as dropped, once it is through with them.
+    """
     answers: dict[str, DatasetCount] = {}
+    left: dict[str, DatasetCount] = {}
     for row in jobs:
         if row.stage == "generate":
             answers.update(_counts(row))
+        elif row.stage == "dedup" and row.result is not None and not row.live:
+            left.update(row.result.datasets)
     found = []
     for row in jobs:
         if row.stage != "prep":
@@ -99,7 +105,9 @@ def dataset_rows(jobs: Sequence[JobRow]) -> tuple[DatasetRow, ...]:
         counts = _counts(row)
         if not counts:
             found.append(DatasetRow(name=row.name.partition(":")[2] or row.name, job=row.name, state=row.state))
-        found += [_dataset(name, row, counted, answers.get(name), len(counts) == 1) for name, counted in counts.items()]
+        for name, counted in counts.items():
+            after = _after_dedup(counted, left.get(name))
+            found.append(_dataset(name, row, after, answers.get(name), len(counts) == 1))
     return tuple(found)
 
 
@@ -108,6 +116,17 @@ def _counts(row: JobRow) -> Mapping[str, DatasetCount]:
     if row.result is not None and row.result.datasets and not row.live:
         return row.result.datasets
     return row.progress.datasets if row.progress is not None else {}
+
+
+def _after_dedup(counted: DatasetCount, left: DatasetCount | None) -> DatasetCount:
+    """A prep's counts with what dedup dropped of its records; as they are where it has seen other ones."""
+    if left is None or left.read != counted.kept:
+        return counted
+    dropped = {
+        reason: counted.dropped.get(reason, 0) + left.dropped.get(reason, 0)
+        for reason in {**counted.dropped, **left.dropped}
+    }
+    return replace(counted, kept=left.kept, dropped=dropped, tokens=left.tokens)
 
 
 def _dataset(name: str, row: JobRow, counted: DatasetCount, answers: DatasetCount | None, alone: bool) -> DatasetRow:

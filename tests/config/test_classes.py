@@ -79,7 +79,8 @@ def test_a_live_key_restarts_nothing(key: str) -> None:
 
 
 def test_policy_keys_are_live_and_reach_the_jobs() -> None:
-    for stage, job in (("prep", "prep:B2"), ("serve", "serve:baseline"), ("generate", "generate"), ("merge", "merge")):
+    jobs = {"prep": "prep:B2", "serve": "serve:baseline", "dedup": "dedup", "generate": "generate", "merge": "merge"}
+    for stage, job in jobs.items():
         keys = [key for key in LIVE_KEYS if key.startswith(f"policy.{stage}.")]
         assert len(keys) >= 9
         for key in keys:

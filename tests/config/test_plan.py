@@ -21,7 +21,7 @@ from pipeline.protocol import DiskPolicy, JobSpec, Need, Notify, Plan
 from tests.config.sources import TEXT, changed, line_of, real
 
 RELEASE = "0123456789abcdef"
-STAGES = ("prep", "serve", "generate", "merge")
+STAGES = ("prep", "dedup", "serve", "generate", "merge")
 PREPS = [f"prep:{name}" for name in ("A1", "A2", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8")]
 
 
@@ -77,11 +77,32 @@ def test_every_command_line_is_one_that_its_stage_accepts(config: Config, stage:
 
 def test_the_jobs_and_what_they_wait_for() -> None:
     jobs = {spec.name: spec for spec in made(real()).jobs}
-    assert list(jobs) == [*PREPS, "serve:baseline", "generate", "merge"]
+    assert list(jobs) == [*PREPS, "dedup", "serve:baseline", "generate", "merge"]
     assert all(jobs[name].needs == () for name in [*PREPS, "serve:baseline"])
-    prompts = [Need(name) for name in PREPS if name.startswith("prep:B")]
-    assert jobs["generate"].needs == (*prompts, Need("serve:baseline", "ready"))
-    assert jobs["merge"].needs == (Need("prep:A1"), Need("prep:A2"), Need("generate"))
+    assert jobs["dedup"].needs == tuple(Need(name) for name in PREPS)
+    assert jobs["generate"].needs == (Need("dedup"), Need("serve:baseline", "ready"))
+    assert jobs["merge"].needs == (Need("dedup"), Need("generate"))
+
+
+def test_dedup_reads_all_preps_answers_first_and_those_after_it_read_what_it_wrote() -> None:
+    text = TEXT.replace("[datasets.A1]", "[datasets.Z1]")
+    arguments = parsed(job(parse(text.encode()), "dedup"))
+    assert [str(folder) for folder in arguments.samples] == ["data/samples/Z1", "data/samples/A2"]
+    assert [str(folder) for folder in arguments.prompts] == [f"data/prompts/B{number}" for number in range(1, 9)]
+    assert (arguments.threshold, arguments.shingle, str(arguments.out)) == (0.8, 5, "data/dedup")
+    assert str(parsed(job(real(), "generate")).dedup) == str(parsed(job(real(), "merge")).dedup) == "data/dedup"
+
+
+def test_which_answers_merge_drops() -> None:
+    assert parsed(job(real(), "merge")).drop == ("aborted", "empty", "repetitive")
+    none = parse(changed('drop = ["aborted", "empty", "repetitive"]', "drop = []").encode())
+    assert parsed(job(none, "merge")).drop == ()
+
+
+def test_the_order_of_the_sets_counts_for_dedup() -> None:
+    config = real()
+    turned = dataclasses.replace(config, datasets=dict(reversed(config.datasets.items())))
+    assert job(turned, "dedup").inputs_hash != job(config, "dedup").inputs_hash
 
 
 def test_a_prep_says_everything_about_its_dataset() -> None:
@@ -218,17 +239,20 @@ def test_the_rules_for_the_disk_reach_the_plan_and_touch_no_job() -> None:
     assert after.jobs == before.jobs
 
 
-EVERY = {*PREPS, "serve:baseline", "generate", "merge"}
+AFTER_PREP = {"dedup", "generate", "merge"}
+EVERY = {*PREPS, "serve:baseline", *AFTER_PREP}
 CONTENT: dict[str, tuple[str, str, set[str]]] = {
     "model": ('model = "moonshotai/Kimi-K2.5"', 'model = "moonshotai/Kimi-K2.6"', EVERY),
     "template": ("thinking = true", "thinking = false", EVERY),
-    "take": ("take = 15000", "take = 14000", {"prep:B2", "generate", "merge"}),
-    "answers set": ("take = 2800", "take = 2700", {"prep:A1", "merge"}),
+    "take": ("take = 15000", "take = 14000", {"prep:B2", *AFTER_PREP}),
+    "answers set": ("take = 2800", "take = 2700", {"prep:A1", *AFTER_PREP}),
     "temperature": ("temperature = 1.0", "temperature = 0.9", {"generate", "merge"}),
-    "token limit": ("max_new_tokens = 16384", "max_new_tokens = 12000", {"prep:B8", "generate", "merge"}),
+    "token limit": ("max_new_tokens = 16384", "max_new_tokens = 12000", {"prep:B8", *AFTER_PREP}),
     "stop ids": ("[163586, 163585]", "[163586]", {"generate", "merge"}),
+    "similarity": ("threshold = 0.8", "threshold = 0.9", AFTER_PREP),
+    "answers left out": ('drop = ["aborted", "empty", "repetitive"]', 'drop = ["aborted", "empty"]', {"merge"}),
     "draft vocabulary": ("draft_vocab_size = 32000", "draft_vocab_size = 16000", {"merge"}),
-    "held-out share": ("heldout_share = 0.02", "heldout_share = 0.05", {*PREPS, "generate", "merge"}),
+    "held-out share": ("heldout_share = 0.02", "heldout_share = 0.05", {*PREPS, *AFTER_PREP}),
     "order of the prompts": ("seed = 0                              # of", "seed = 1  # of", set()),
     "concurrency": ("concurrency = 150", "concurrency = 100", set()),
     "memory": ('memory = "12 GB"', 'memory = "20 GB"', set()),
@@ -255,6 +279,8 @@ def test_a_content_hash_changes_with_what_is_written_and_nothing_else(name: str)
         ("take", {"prep:B2"}),
         ("held-out share", set(PREPS)),
         ("temperature", {"generate"}),
+        ("similarity", {"dedup"}),
+        ("answers left out", {"merge"}),
         ("draft vocabulary", {"merge"}),
     ],
 )
@@ -324,7 +350,7 @@ def test_the_demos_config_is_the_same_run_at_its_size() -> None:
     assert (partitions["short"].concurrency, partitions["short"].max_new_tokens) == (8, 48)
     assert (partitions["long"].concurrency, partitions["long"].max_new_tokens) == (2, 96)
     assert {partition.temperature for partition in partitions.values()} == {0.7}
-    assert [spec.name for spec in made(config).jobs] == [*PREPS, "serve:baseline", "generate", "merge"]
+    assert [spec.name for spec in made(config).jobs] == [*PREPS, "dedup", "serve:baseline", "generate", "merge"]
     server = job(config, "serve:baseline")
     assert server.readiness is not None
     assert server.readiness.url == "http://127.0.0.1:30123"

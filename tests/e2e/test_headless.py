@@ -27,7 +27,7 @@ def test_every_stage_of_the_demo_succeeds(tmp_path: Path, model: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "demo" / "work", SIZE)
     assert "wall time by stage" in done.stdout
-    for stage in ("prep", "generate", "merge"):
+    for stage in ("prep", "dedup", "generate", "merge"):
         assert f"\n  {stage} " in done.stdout
     assert container.running(tmp_path / "demo" / "container") is None
     lock = Path(paths.runtime_dir(str(tmp_path / "demo" / "work")), "agent.lock")

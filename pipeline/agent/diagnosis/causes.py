@@ -29,7 +29,7 @@ from pipeline.protocol import JobState
 
 __all__ = ["REASON_LIMIT", "Evidence", "diagnose"]
 
-STAGES_WITH_RESULT: Final = frozenset({"prep", "generate", "merge"})
+STAGES_WITH_RESULT: Final = frozenset({"prep", "dedup", "generate", "merge"})
 """Stages that end with a result line; without one they did not end as they should, whatever their exit code."""
 OOM_WINDOW_S: Final = 60.0
 """A kill that the kernel counted within a longer time may have been another's, days before."""

@@ -33,7 +33,7 @@ def test_exit_0_of_a_stage_without_a_result_line_is_done() -> None:
     assert diagnose(Evidence(JobSpec("demo:target", "demo", ("x",)), exit_code=0)) == (JobState.DONE, "", None)
 
 
-@pytest.mark.parametrize("stage", ["prep", "generate", "merge"])
+@pytest.mark.parametrize("stage", ["prep", "dedup", "generate", "merge"])
 def test_a_batch_stage_that_ends_without_a_result_failed(stage: str) -> None:
     progress = Progress(at=1.0, phase="read", done=1200, total=5000)
     spec = JobSpec("x", stage, ("x",))
