@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from console.demo_config import SOURCES
+from pipeline.dedup.stage import Settings as DedupSettings
+from pipeline.dedup.stage import run as dedup
 from pipeline.demo import datasets
 from pipeline.demo.texts import items
 from tests.prep.small import Outcome, make_tokenizer, run_prep
@@ -116,3 +118,14 @@ def test_a_large_size_has_text_enough_and_a_larger_one_is_refused(
     with pytest.raises(SystemExit):
         datasets.main(["--out", str(tmp_path), "--size", "1000000", "--only", "B3"])
     assert "there is text for" in capsys.readouterr().err
+
+
+def test_no_two_rows_of_the_demo_are_taken_for_one(
+    made: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for maker in datasets.MAKERS:
+        prep(monkeypatch, tmp_path, made, target, maker.name)
+    folders = [tmp_path / maker.name for maker in datasets.MAKERS]
+    given = DedupSettings(tuple(folders[:2]), tuple(folders[2:]), tmp_path / "dedup")
+    assert dedup(given) == 0
+    assert (tmp_path / "dedup" / "dropped.jsonl").read_bytes() == b""

@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,11 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.duplicates import DROPPED, Dropped, DuplicatesError
 from pipeline.files import content_hash
 from pipeline.generate.prompts import ids_hash, index_prompts, order, read_ids
 from pipeline.generate.settings import Settings, SettingsError, parse_partition
 from pipeline.generate.store import Answer, Store, StoreError, exclusive
 from pipeline.generate.writer import Line, Writer
+from pipeline.outputs import write_manifest
 from tests.generate.run import SHORT, answers, keys, rows, write_prompts
 
 
@@ -166,3 +169,41 @@ def test_a_dataset_that_cannot_name_a_file(tmp_path: Path, name: str) -> None:
     folder = write_prompts(tmp_path / "B1", name, rows(1))
     with pytest.raises(SettingsError, match="cannot name a file"):
         index_prompts(settings_for(tmp_path, folder))
+
+
+def dedup_of(folder: Path, dropped: list[str], **preps: str) -> Path:
+    """What dedup leaves: keys it dropped, and the content of the preps it read."""
+    folder.mkdir()
+    rows = [Dropped(key, key.split("/")[0], "near duplicate", "A1/0/x", 0.9) for key in dropped]
+    data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+    (folder / DROPPED).write_bytes(data)
+    made_of = [{"dataset": name, "content": content} for name, content in preps.items()]
+    files = {DROPPED: {"bytes": len(data), "sha256": ""}}
+    write_manifest(folder, {"content": "d", "inputs": made_of, "files": files})
+    return folder
+
+
+def test_prompts_that_dedup_dropped_are_not_asked(tmp_path: Path) -> None:
+    folders = [write_prompts(tmp_path / name, name, rows(4, start=at)) for name, at in (("B1", 0), ("B2", 10))]
+    for folder in folders:
+        write_manifest(folder, {"settings": {"dataset": folder.name}, "content": f"of {folder.name}"})
+    gone = sorted(keys(*folders))[2:5]
+    setting = replace(settings_for(tmp_path, *folders), dedup=tmp_path / "dedup")
+    waived = index_prompts(setting)
+    assert len(waived.by_key) == 8 and waived.undecided == tmp_path / "dedup"
+    dedup_of(tmp_path / "dedup", gone, B1="of B1", B2="of B2")
+    found = index_prompts(setting)
+    assert set(found.by_key) == keys(*folders) - set(gone)
+    assert found.skipped == {"B1": 2, "B2": 1} and found.undecided is None
+
+
+@pytest.mark.parametrize(
+    ("preps", "words"),
+    [({"B1": "other"}, "made from other records of B1; run dedup again"), ({}, "made without B1; run dedup again")],
+)
+def test_what_a_stale_dedup_dropped_is_not_believed(tmp_path: Path, preps: dict[str, str], words: str) -> None:
+    folder = write_prompts(tmp_path / "B1", "B1", rows(4))
+    write_manifest(folder, {"settings": {"dataset": "B1"}, "content": "of B1"})
+    dedup_of(tmp_path / "dedup", [], **preps)
+    with pytest.raises(DuplicatesError, match=words):
+        index_prompts(replace(settings_for(tmp_path, folder), dedup=tmp_path / "dedup"))

@@ -18,6 +18,15 @@ def test_what_is_refused() -> None:
     assert refusal([*answer, *[7, 8, 9] * 40, END], "length", {END}) == "repetitive"
 
 
+def test_the_reasons_are_a_rule() -> None:
+    answer = list(range(10, 60))
+    assert refusal(answer, "length", {END}, ("truncated",)) == "truncated"
+    assert refusal(answer, "abort", {END}, ("truncated",)) == ""
+    assert refusal([7] * 100, "length", {END}, ("truncated", "repetitive")) == "repetitive"
+    assert refusal([END], "stop", {END}, ()) == "" and refusal([], "stop", {END}, ()) == "empty"
+    assert loss_mask(1, 2, "abort") == [0, 1, 0], "nobody knows what would have come next"
+
+
 def test_loops() -> None:
     assert repetitive([5] * 64) and not repetitive([5] * 63)
     assert repetitive([*range(100, 130), *range(30), *[1, 2] * 50])

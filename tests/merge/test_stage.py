@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipeline import duplicates
+from pipeline.dedup.stage import Settings as DedupSettings
+from pipeline.dedup.stage import run as run_dedup
 from pipeline.files import complete_lines, content_hash
 from pipeline.merge import __main__ as command
 from pipeline.merge.stage import Settings, run
@@ -224,6 +227,73 @@ def test_lost_tokens_are_a_share_with_a_limit(ground: Ground) -> None:
     assert ground.merge(max_lost_share=0.01)[0] == 3, "what was affordable then is not now"
 
 
+def test_which_answers_are_lost_is_a_rule_and_truncated_ones_are_kept_by_default(ground: Ground) -> None:
+    assert ground.merge()[1].datasets["B1"].kept == 30
+    cut = [row for row in ground.rows("train.jsonl") if row["finish"] == "length"]
+    assert cut and all(row["loss_mask"][-1] == 0 and row["input_ids"][-1] != 2 for row in cut)
+    code, result = ground.merge(drop=("truncated", "aborted", "empty", "repetitive"))
+    assert code == 3 and "B1 truncated 9." in result.message and "more than the 2.0% that may be lost" in result.message
+    code, result = ground.merge(drop=("truncated",), max_lost_share=0.5)
+    assert code == 0 and result.datasets["B1"].dropped == {"truncated": 6}
+
+
+def test_the_log_has_a_line_a_dataset_with_its_tokens_and_what_was_lost(
+    ground: Ground, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ground.answer("B2", lambda lines: [{**lines[0], "output_ids": [2], "finish": "stop"}, *lines[1:]])
+    capfd.readouterr()
+    assert ground.merge()[0] == 0
+    lines = {line.split()[0]: line.split() for line in capfd.readouterr().err.splitlines() if line}
+    manifest = json.loads((ground.folder / "train" / "manifest.json").read_bytes())
+    for name, count in manifest["datasets"].items():
+        assert lines[name][5:7] == [f"{count['tokens']:,}", f"{count['loss_tokens']:,}"]
+    assert lines["B2"][7:] == ["empty", "0.08%"] and lines["A1"][7:] == ["–"]
+
+
+def dedup(ground: Ground) -> Path:
+    """Dedup of all that is there, of which B2's prep repeats a prompt of B1 and one that A1 answers."""
+    rows = [chat(100), chat(7), chat(505), *(chat(number) for number in range(101, 128))]
+    source = write_lines(ground.folder / "B2.jsonl", rows)
+    ground.prompts["B2"] = run_prep(
+        ground.patch, ground.folder, source, ground.target, dataset="B2", out=ground.folder / "B2", heldout_share=0.2
+    ).records
+    ground.answer()
+    made = DedupSettings((ground.folder / "A1",), (ground.folder / "B1", ground.folder / "B2"), ground.folder / "dedup")
+    assert run_dedup(made) == 0
+    return made.out
+
+
+def test_what_dedup_dropped_is_left_out_and_counted(ground: Ground) -> None:
+    known = duplicates.read(dedup(ground))
+    assert known is not None and len(known.reasons) == 2
+    gone = sum(key.startswith("B2/") for key in known.reasons)
+    # Nobody has asked them, so nobody has answered.
+    ground.answer("B2", lambda lines: [line for line in lines if line["key"] not in known.reasons])
+    code, result = ground.merge(dedup=ground.folder / "dedup")
+    assert code == 0, result.message
+    assert result.records == 78
+    used = {row["key"] for name in ("train.jsonl", "heldout.jsonl") for row in ground.rows(name)}
+    assert used.isdisjoint(known.reasons)
+    assert sum(result.datasets["B2"].dropped.values()) == gone and result.datasets["B2"].read == 30
+    manifest = json.loads((ground.folder / "train" / "manifest.json").read_bytes())
+    assert manifest["inputs"]["dedup"] == known.identity and manifest["lost_share"] == 0.0
+
+
+def test_a_dedup_of_other_records_is_refused(ground: Ground) -> None:
+    folder = dedup(ground)
+    source = write_lines(ground.folder / "B1.jsonl", [chat(start) for start in range(40, 70)])
+    run_prep(ground.patch, ground.folder, source, ground.target, dataset="B1", out=ground.folder / "B1")
+    code, result = ground.merge(dedup=folder)
+    assert code == 3 and result.message == f"{folder} was made from other records of B1; run dedup again"
+
+
+def test_a_waived_prep_is_left_out(ground: Ground) -> None:
+    code, result = ground.merge(dedup=ground.folder / "dedup", samples=(ground.folder / "A1", ground.folder / "A9"))
+    assert code == 0 and result.datasets.keys() == {"A1", "B1", "B2"}
+    code, result = ground.merge(dedup=dedup(ground), samples=())
+    assert code == 3 and "was made with A1, which is gone; run dedup again" in result.message
+
+
 def test_a_group_is_on_one_side_of_the_split_in_all_datasets(ground: Ground) -> None:
     """The same rows again under another name: with the same share they go along, with another one they are refused."""
     for share in (0.2, 0.9):
@@ -270,6 +340,7 @@ def test_preps_that_do_not_belong_together(ground: Ground) -> None:
     ("extra", "words"),
     [
         ([], "nothing to merge"),
+        (["--samples", "s", "--drop", "short"], "'short' is none of truncated, aborted, empty, repetitive"),
         (["--prompts", "p"], "needs --responses"),
         (["--samples", "s", "--draft-vocab", "0"], "0"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from console.view import Snapshot, fold
 from console.view.jobs import JobRow, job_rows
+from console.view.rows import DatasetRow
 from pipeline.protocol import DatasetCount, JobSample, JobState, JobStatus, Progress, ServerSample
 from tests.view import scenario
 
@@ -71,6 +72,28 @@ def test_rows_that_were_not_asked_for_do_not_hide_why_others_were_lost() -> None
     row = next(row for row in snapshot.datasets if row.name == "B2")
     assert row.reasons[0] == ("no user turn", 1_000)
     assert (row.dropped, row.lost) == (35_000, 1_000)
+
+
+def test_what_dedup_drops_is_counted_with_what_prep_dropped() -> None:
+    prep, sample = scenario.done("prep:B2", 15_000)
+    dedup, _ = scenario.done("dedup", 14_000)
+    assert prep.result is not None and dedup.result is not None
+    counts = {"B2": DatasetCount(16_000, 15_000, {"duplicate": 900, "too long": 100}, 90_000, total=16_000)}
+    left = {"B2": DatasetCount(15_000, 14_000, {"duplicate": 400, "near duplicate": 600}, 80_000, total=15_000)}
+    before = {"prep:B2": replace(prep, result=replace(prep.result, datasets=counts))}
+    after = before | {"dedup": replace(dedup, result=replace(dedup.result, datasets=left))}
+
+    def row(statuses: dict[str, JobStatus]) -> DatasetRow:
+        plan = replace(scenario.PLAN, jobs=(*scenario.PLAN.jobs, scenario.spec("dedup", *scenario.PREPS)))
+        state = replace(scenario.state_of(statuses, {"prep:B2": sample}), plan=plan)
+        return next(row for row in fold(scenario.started(0.0), state, 0.0).datasets if row.name == "B2")
+
+    assert (row(before).kept, row(before).dropped) == (15_000, 1_000)
+    found = row(after)
+    assert (found.read, found.kept, found.dropped, found.tokens) == (16_000, 14_000, 2_000, 80_000)
+    assert found.reasons == (("duplicate", 1_300), ("near duplicate", 600), ("too long", 100))
+    after["prep:B2"] = replace(prep, result=replace(prep.result, datasets={"B2": DatasetCount(17_000, 17_000)}))
+    assert row(after).kept == 17_000, "prep has made other records since"
 
 
 def test_a_dataset_that_has_not_reported_is_listed() -> None:
