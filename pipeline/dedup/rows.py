@@ -13,6 +13,7 @@ class Message(msgspec.Struct):
 
     role: str
     content: str
+    tool_calls: msgspec.Raw = msgspec.Raw()
 
 
 class Record(msgspec.Struct):
@@ -24,6 +25,7 @@ class Record(msgspec.Struct):
     group: str
     heldout: bool
     messages: list[Message]
+    tools: msgspec.Raw = msgspec.Raw()  # that the turns may call
     prompt_ids: msgspec.Raw = msgspec.Raw()
     input_ids: msgspec.Raw = msgspec.Raw()
 
@@ -51,12 +53,12 @@ class Digests:
     prompts: tuple[bytes, ...]
 
 
-def digests(messages: list[Message]) -> Digests:
-    """White space at the ends and its amount within do not count."""
-    running = hashlib.blake2b(digest_size=16)
+def digests(record: Record) -> Digests:
+    """White space at the ends of a turn and its amount within do not count."""
+    running = hashlib.blake2b(bytes(record.tools), digest_size=16)
     prompts = []
-    for message in messages:
+    for message in record.messages:
         if message.role == "assistant":
             prompts.append(running.digest())
-        running.update(f"{message.role}\0{' '.join(message.content.split())}\0".encode())
+        running.update(f"\0{message.role}\0{' '.join(message.content.split())}\0".encode() + bytes(message.tool_calls))
     return Digests(running.digest(), tuple(prompts))

@@ -167,7 +167,7 @@ class Dedup:
                 rows.keys.append(record.key)
                 rows.heldout.append(record.heldout)
                 rows.samples.append(prep.kind == "answers")
-                rows.digests.append(digests(record.messages))
+                rows.digests.append(digests(record))
                 tokens.append(record.tokens)
                 self._reporter.update("reading", done=len(tokens), total=total, unit="rows")
         if len(tokens) < total:

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from pipeline.dedup.decide import Double, Rows, doubles
 from pipeline.dedup.minhash import shingles, signature
@@ -25,7 +26,7 @@ def rows_of(*rows: tuple[list[Message], bool]) -> Rows:
         made.keys.append(record.key)
         made.heldout.append(record.heldout)
         made.samples.append(record.messages[-1].role == "assistant")
-        made.digests.append(digests(record.messages))
+        made.digests.append(digests(record))
     return made
 
 
@@ -51,6 +52,16 @@ def test_a_prompt_that_a_sample_answers_is_a_duplicate_wherever_in_the_talk() ->
         assert found((sample, False), (prompt, False)) == [(1, 0, "duplicate")]
         assert found((sample, False), (prompt, True)) == [(0, 1, "duplicate of a held-out row")]
     assert found((sample, False), (talk("What is 1?", "Another answer.", "And 2?"), False))[0][2] == "near duplicate"
+
+
+def test_the_same_words_with_other_tools_are_another_prompt() -> None:
+    def names(tools: bytes, calls: bytes = b"") -> tuple[bytes, tuple[bytes, ...]]:
+        messages = [Message("user", "Hi"), Message("assistant", "", Raw(calls)), Message("user", "And?")]
+        found = digests(Record("T", "1", "h", "g", False, messages, tools=Raw(tools)))
+        return found.whole, found.prompts
+
+    assert len({names(b""), names(b"[1]"), names(b"", b"[2]")}) == 3
+    assert names(b"")[1] == names(b"", b"[2]")[1], "the turn that calls comes after the prompt"
 
 
 def test_two_answers_to_other_prompts_are_two_samples() -> None:
