@@ -45,7 +45,7 @@ RELEASE = "rel1"
 NEVER = RestartPolicy(when="never")
 
 
-async def until(look: Callable[[], Any], *, within: float = 15.0, what: str = "") -> Any:
+async def until(look: Callable[[], Any], *, within: float = 15.0, every: float = 0.01, what: str = "") -> Any:
     """The first true value that ``look`` gives, awaited if need be; fails after ``within`` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -55,7 +55,7 @@ async def until(look: Callable[[], Any], *, within: float = 15.0, what: str = ""
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what or look} (last: {value!r})")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every)
 
 
 def shell(name: str, script: str, **fields: Any) -> JobSpec:
