@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.agent.identity import Process, alive
+from pipeline.agent.attempts.identity import Process, alive
 from tests.agent.rig import until
 
 PATIENCE_S: Final = 60.0

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 import signal
 
-from pipeline.agent.identity import Process, alive, identify
+from pipeline.agent.attempts.identity import Process, alive, identify
 
 BOOK = sys.argv[1]
 PROGRESS = os.environ.get("DRAFTDECK_PROGRESS", "")

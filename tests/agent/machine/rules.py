@@ -18,8 +18,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from pipeline.agent.identity import alive, send
-from pipeline.agent.records import claimed, find_shim, read_claim, read_started
+from pipeline.agent.attempts.identity import alive, send
+from pipeline.agent.attempts.records import claimed, find_shim, read_claim, read_started
 from pipeline.protocol import ActionRequest, JobSpec
 from tests.agent.machine.book import PATIENCE_S, patiently
 from tests.agent.machine.model import End

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine
 
-from pipeline.agent.identity import Process, alive
-from pipeline.agent.records import read_exit
+from pipeline.agent.attempts.identity import Process, alive
+from pipeline.agent.attempts.records import read_exit
 from pipeline.protocol import ActionReply, ActionRequest, ApplyReply, ApplyRequest, JobSpec, JobState
 from tests.agent.machine.book import Book
 from tests.agent.machine.comparison import Comparison

@@ -16,9 +16,9 @@ import httpx
 import msgspec
 
 from pipeline.agent import launch, paths
-from pipeline.agent.handover import SPARE
-from pipeline.agent.identity import Process, alive, identify, send
-from pipeline.agent.records import read_claim
+from pipeline.agent.attempts.handover import SPARE
+from pipeline.agent.attempts.identity import Process, alive, identify, send
+from pipeline.agent.attempts.records import read_claim
 from pipeline.protocol import ActionRequest, Event, JobDetail, JobStatus
 from tests.agent.machine.book import PATIENCE_S, Book, patiently
 from tests.agent.rig import RELEASE, ROOT, Rig, survivors, until
