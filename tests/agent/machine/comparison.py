@@ -8,10 +8,11 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import httpx
 
-from pipeline.protocol import Attempt, JobState, JobStatus, Need
+from pipeline.protocol import AgentInfo, Attempt, JobState, JobStatus, Need
 from tests.agent.machine.book import LOOK_S, PATIENCE_S, Book, patiently
 from tests.agent.machine.model import RUNS, End, Model, ModelJob, Past
 from tests.agent.machine.world import World
@@ -34,6 +35,8 @@ class Comparison:
         self._books: dict[str, Book] = {}
         self._began = self._folded = len(world.follower.events)
         self._seen: dict[str, JobStatus] = {}
+        self._looked: dict[str, tuple[int, JobStatus]] = {}
+        """Agent and job when the journal of the job's attempts was last looked at."""
 
     def book(self, job: str) -> Book:
         return self._books.setdefault(job, self.world.book(job))
@@ -53,19 +56,19 @@ class Comparison:
         """Wait until all is as the model says; then look at what happened on the way."""
         deadline = time.monotonic() + PATIENCE_S
         # What was answered is decided; the stream may still have to tell it.
-        await patiently(self._stream_is_state, "the stream to tell what the state does")
+        await patiently(self._told, "the stream to tell what the state does")
         while found := self._differences():
             if time.monotonic() > deadline:
                 raise AssertionError("; ".join(found))
             await asyncio.sleep(LOOK_S)
-        await patiently(self.world.whole, "agent and keeper")
-        await patiently(self._stream_is_state, "the stream to tell what the state does")
+        agent: AgentInfo = await patiently(partial(self._told, keeper=True), "a keeper, and the stream to tell all")
         self._starts_were_allowed()
         for name, job in self.model.jobs.items():
-            detail = await self.world.detail(name)
-            self._attempts_are(job, [attempt for attempt in detail.attempts if attempt.state != "abandoned"])
-        doubled = [line for book in self._books.values() for line in book.doubled()]
-        assert not doubled, doubled
+            looked = agent.pid, self.statuses()[name]
+            if self._looked.get(name) != looked:
+                detail = await self.world.detail(name)
+                self._attempts_are(job, [attempt for attempt in detail.attempts if attempt.state != "abandoned"])
+                self._looked[name] = looked
         self._rested = copy.deepcopy(self.model)
         self.loose.clear()
 
@@ -74,6 +77,8 @@ class Comparison:
     def _differences(self) -> list[str]:
         """How the agent and its processes differ from the model once that has come to rest; [] where it is taken on."""
         assert not self.world.follower.fault, self.world.follower.fault
+        doubled = [f"{name}: {line}" for name, book in self._books.items() for line in book.doubled()]
+        assert not doubled, f"started twice: {doubled}"
         statuses = self.statuses()
         expected = copy.deepcopy(self.model)
         expected.settle({name for name, status in statuses.items() if status.state in RUNS})
@@ -114,13 +119,14 @@ class Comparison:
 
     # --- on the way ---
 
-    async def _stream_is_state(self) -> bool:
-        """Statuses folded from the events are those that the state gives."""
+    async def _told(self, *, keeper: bool = False) -> AgentInfo | None:
+        """The agent, once statuses folded from its events are those that its state gives, and it has a ``keeper``."""
         try:
             state = await self.world.rig.state()
         except httpx.TransportError:  # a strike may come late
-            return False
-        return len(self.world.follower.events) == state.seq and self.world.follower.statuses == state.jobs
+            return None
+        told = len(self.world.follower.events) == state.seq and self.world.follower.statuses == state.jobs
+        return state.agent if told and (state.agent.keeper or not keeper) else None
 
     async def is_told_again(self) -> None:
         """A console that comes late hears what the first one did."""

@@ -1,31 +1,31 @@
-"""A walk through what can happen: its agent, its model, and the one way to take a step. The steps are in ``rules``."""
+"""A walk through what can happen: its model, the lane it is taken in, and the one way to take a step.
+
+The steps are in ``operators``, ``harm`` and ``rules``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import itertools
-import shutil
-import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from random import Random
 from signal import SIGKILL, SIGTERM
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
-from hypothesis.stateful import RuleBasedStateMachine
 
 from pipeline.agent.attempts.identity import Process, alive
 from pipeline.agent.attempts.records import read_exit
 from pipeline.protocol import ActionReply, ActionRequest, ApplyReply, ApplyRequest, JobSpec, JobState
 from tests.agent.machine.book import Book
 from tests.agent.machine.comparison import Comparison
+from tests.agent.machine.lanes import Machine
 from tests.agent.machine.model import End, Model, ModelJob
 from tests.agent.machine.plans import CAPACITY, plan_of
-from tests.agent.machine.world import CALM, Strike, World
+from tests.agent.machine.world import CALM, Strike
 
 
 @dataclass(frozen=True)
@@ -38,65 +38,38 @@ class Target:
     shim: Process | None
 
 
-class Walk(RuleBasedStateMachine):
-    """Names of jobs are new in each walk, so one agent serves many; one that went wrong is not used again."""
-
-    runner: ClassVar[asyncio.Runner]
-    steps: ClassVar[int] = 0
-    done: ClassVar[Counter[str]] = Counter()
-    """Steps of all walks; how many of each kind, and how many with each victim."""
-
-    _world: ClassVar[World | None] = None
-    _walks: ClassVar[itertools.count[int]] = itertools.count(1)
+class Walk(Machine):
+    """Names of jobs are new in each walk, so that one agent serves all walks of a lane."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = self.open_world()
-        self.prefix = f"x{next(self._walks)}:"
+        self.prefix = f"x{self.lane.begin()}:"
+        self.world = self.lane.world
         self.both = Comparison(self.world, self.prefix, CAPACITY)
         self.asked: list[tuple[str, str, str, bytes]] = []
         """Job, path, the request's id, and its answer."""
         self._numbers = itertools.count(1)
         self.story: list[str] = []
-        self._sound = True
-
-    @classmethod
-    def open_world(cls) -> World:
-        """The world of all walks, made where there is none."""
-        if Walk._world is None:
-            Walk._world = World(Path(tempfile.mkdtemp(prefix="machine-")))
-            cls.runner.run(Walk._world.open())
-        return Walk._world
-
-    @classmethod
-    def close_world(cls) -> None:
-        if Walk._world is not None:
-            cls.runner.run(Walk._world.close())
-            shutil.rmtree(Walk._world.folder)
-            Walk._world = None
 
     def step(self, kind: str, text: str, deed: Coroutine[Any, Any, None], strike: Strike = CALM) -> None:
-        """Do one thing, then wait until all is as the model says. What goes wrong is told with the whole story."""
-        Walk.steps += 1
-        self.done.update((kind, strike.victim))
+        """Do one thing, then wait until all is as the model says."""
+        self.lane.steps += 1
+        self.lane.done.update((kind, strike.victim))
         self.story.append(f"{kind} {text}{strike}")
 
         async def whole() -> None:
             await deed
             await self.both.settle()
 
-        try:
-            self.runner.run(whole())
-        except BaseException as error:
-            self._sound = False
-            log = self.world.rig.log().splitlines()[-30:]
-            error.add_note("\n".join(["What was done:", *self.story, "The agent's log ends with:", *log]))
-            raise
+        self.lane.take(whole(), self.story)
+
+    def otherwise(self, chance: Random) -> None:
+        """Something that can be done now, where a step finds no job to be done to."""
+        raise NotImplementedError
 
     def teardown(self) -> None:
         """An empty plan ends all. Nothing is left of the walk's jobs, and who comes late hears all that happened."""
-        if not self._sound:
-            self.close_world()
+        if self.lane.given_up:
             return
 
         async def deed() -> None:
@@ -106,7 +79,7 @@ class Walk(RuleBasedStateMachine):
             left = self.world.left_behind(self.prefix)
             assert not left, f"processes left behind: {left}"
 
-        self.step("end of the walk", "", deed())
+        self.lane.take(deed(), [*self.story, "end of the walk"])
 
     # --- the same to both ---
 

@@ -100,8 +100,8 @@ class World:
         }
 
     async def open(self) -> None:
-        await self.start()
         self.follower = Follower(self.rig)
+        await self.start()
 
     async def close(self) -> None:
         await self.follower.close()
