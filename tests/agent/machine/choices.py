@@ -36,4 +36,5 @@ def any_client(chance: Random) -> str:
 
 def any_strike(chance: Random) -> Strike:
     """About one in six strikes."""
-    return Strike(chance.choice(VICTIMS), chance.choice((0, 1, 3, 10, 30, 100))) if chance.random() < 0.16 else CALM
+    victim = chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+    return Strike(victim, chance.choice((0, 1, 3, 10, 30, 100))) if chance.random() < 0.16 else CALM
