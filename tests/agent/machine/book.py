@@ -54,7 +54,8 @@ class Book:
         return [member for member in self.members() if alive(member.process)]
 
     def doubled(self) -> list[str]:
-        return [" ".join(line) for line in self.lines() if line[0] == "doubled:"]
+        """What lived beside something that must have ended before it began."""
+        return [" ".join(line[1:]) for line in self.lines() if line[0] == "doubled:"]
 
     def main(self, attempt: int) -> Member | None:
         return next((one for one in self.members() if (one.attempt, one.role) == (attempt, "main")), None)

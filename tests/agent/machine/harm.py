@@ -157,11 +157,18 @@ class Harm(Walk):
             asking = asyncio.ensure_future(self.request(before, "start", client, CALM))
             await until(lambda: self.both.statuses()[name].attempt >= number, within=PATIENCE_S, what="an attempt")
             await self.world.strike("agent")
-            await patiently(lambda: claimed(self.world.rig.folder(name, number)), "a claim")
+            folder = self.world.rig.folder(name, number)
+
+            def given_up() -> bool:
+                return claimed(folder) or self.both.statuses()[name].attempt > number
+
+            await patiently(given_up, "the next agent to give it up")
             for spare in spares:
                 send(spare, SIGCONT)
             await asking
             self.model.start(name)
+            # What comes too late must not start anything; whatever does so all the same is in the book then.
+            await patiently(lambda: not any(map(alive, spares)) or before.book.main(number), "late shims to end")
 
         return self.step("start late", f"{name} by {client}", deed())
 
