@@ -6,6 +6,7 @@ the same file.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -97,16 +98,20 @@ class Store:
         self._know_last_events()
         self.identity: str = identity
         """Tells this journal from another one at the same place: numbers of events mean something within one alone."""
+        # Held to the end: closing any handle of the file would let go of SQLite's locks on it, and then the next one
+        # who looks into the journal by hand would take its WAL for nobody's and remove it.
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self.reserve()
 
     def reserve(self) -> None:
         """Take the space of the next changes now, so that a full disk does not keep them from being written."""
-        for path, space in ((Path(f"{self.path}-wal"), SPACE), (self.path, self.path.stat().st_size + SPACE)):
-            with suppress(OSError):  # none left, or a file system that cannot: then they need luck
-                holes.reserve(path, space)
+        with suppress(OSError):  # none left, or a file system that cannot: then they need luck
+            holes.reserve(Path(f"{self.path}-wal"), SPACE)
+            holes.reserve_in(self._file, os.fstat(self._file).st_size + SPACE)
 
     def close(self) -> None:
         self._db.close()
+        os.close(self._file)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

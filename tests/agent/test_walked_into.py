@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.agent import paths
+from pipeline.agent.attempts.identity import send
 from pipeline.protocol import JobSpec, JobState, RestartPolicy
 from tests.agent.rig import Rig, shell, until
 
@@ -56,3 +62,16 @@ async def test_a_job_that_comes_back_into_the_plan_before_it_has_ended_starts_by
     await agent.act("b", "restart")
     await agent.attempted("b", 2)
     assert (await agent.status("a")).attempt == 2
+
+
+async def test_what_comes_after_somebody_has_read_the_journal_by_hand_is_kept(agent: Rig) -> None:
+    look = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM jobs'); db.close()"
+    argv = [sys.executable, "-c", look, paths.journal_path(agent.workdir)]
+    await asyncio.to_thread(subprocess.run, argv, check=True)
+    await agent.apply(shell("a", "sleep 1000"))
+    await agent.reach("a", JobState.RUNNING)
+    old = agent.holder("agent")
+    assert old is not None
+    send(old, signal.SIGKILL)
+    await agent.replaced("agent", old)
+    assert (await agent.reach("a", JobState.RUNNING)).attempt == 1

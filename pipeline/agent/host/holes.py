@@ -41,9 +41,14 @@ def reserve(path: Path, size: int) -> None:
     """Take the space for ``size`` bytes now, beyond the file's end too. OSError where there is none or it cannot be."""
     handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        _fallocate(handle, KEEP_SIZE, size)
+        reserve_in(handle, size)
     finally:
         os.close(handle)
+
+
+def reserve_in(handle: int, size: int) -> None:
+    """``reserve`` in an open file."""
+    _fallocate(handle, KEEP_SIZE, size)
 
 
 def allocated(path: Path) -> int:
