@@ -144,20 +144,20 @@ class Harm(Walk):
     @by_chance
     def start_late(self, chance: Random) -> None:
         """A shim that comes to its attempt when the agent that gave it is dead and the next one has given it up."""
-        names, client = self.startable(), any_client(chance)
+        names, client, delay = self.startable(), any_client(chance), chance.choice((0, 10, 100))
         if not names or chance.random() < 0.5:
             return self.otherwise(chance)
         name = chance.choice(names)
 
         async def deed() -> None:
             before, number = self.target(name), self.world.newest(name) + 1
-            spares = self.world.spare_shims()
+            folder, spares = self.world.rig.folder(name, number), self.world.spare_shims()
             for spare in spares:
                 send(spare, SIGSTOP)
             asking = asyncio.ensure_future(self.request(before, "start", client, CALM))
-            await until(lambda: self.both.statuses()[name].attempt >= number, within=PATIENCE_S, what="an attempt")
+            await until((folder / "spec.json").exists, within=PATIENCE_S, what="an attempt")
+            await asyncio.sleep(delay / 1000)
             await self.world.strike("agent")
-            folder = self.world.rig.folder(name, number)
 
             def given_up() -> bool:
                 return claimed(folder) or self.both.statuses()[name].attempt > number
@@ -170,7 +170,7 @@ class Harm(Walk):
             # What comes too late must not start anything; whatever does so all the same is in the book then.
             await patiently(lambda: not any(map(alive, spares)) or before.book.main(number), "late shims to end")
 
-        return self.step("start late", f"{name} by {client}", deed())
+        return self.step("start late", f"{name} by {client}, {delay} ms later", deed())
 
 
 def _end_of(orders: tuple[str, ...]) -> End:
