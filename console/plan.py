@@ -112,7 +112,7 @@ def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes:
     argv += _option("--group", dataset.group)
     argv += ["--heldout-share", _number(config.prep.heldout_share)]
     argv += ["--min-kept-share", _number(config.prep.min_kept_share)]
-    argv += _target(config)
+    argv += [*_target(config), "--target-family", config.target.family]
     if config.target.template:
         argv += ["--template-json", _json(config.target.template)]
     argv += ["--context-length", str(_context(config, dataset))]

@@ -7,16 +7,26 @@ a part of the text can be tokenized by itself. No torch is needed for any of it.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pipeline import known_models
 from pipeline.files import content_hash
+from pipeline.model_files import (
+    REFERENCE,
+    Declared,
+    ModelFileError,
+    Reference,
+    declared_tokens,
+    model_type,
+    references,
+    vocabulary_size,
+)
 
 PROBES: Final = (
     "Hello, world! How are you?",
@@ -26,11 +36,18 @@ PROBES: Final = (
 )
 """Text that must survive encode, decode, encode."""
 
-TOKENIZER_FILES: Final = ("tokenizer_config.json", "tokenizer.json", "added_tokens.json")
+_MARK: Final = re.compile(r"<\|[^\s|<>'\"]{1,40}\|>")
 
 
 class TokenizerError(Exception):
-    """A tokenizer that cannot be loaded or whose ids are not the model's own; one line that says what to do."""
+    """A tokenizer that cannot be loaded or whose ids are not the model's own; one line that says what to do.
+
+    ``final``: it will be the same next time.
+    """
+
+    def __init__(self, line: str, *, final: bool = False) -> None:
+        super().__init__(line)
+        self.final = final
 
 
 class RenderError(Exception):
@@ -60,6 +77,7 @@ class Tokenizer:
     hf: Any
     model: str
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template, e.g. {"thinking": True}
+    unchecked: tuple[str, ...] = ()  # what nobody could say about it, in words
 
     def render(
         self,
@@ -99,6 +117,20 @@ class Tokenizer:
         except Exception as error:
             raise RenderError(_line(error)) from error
         return str(texts[0]), [(int(start), int(end)) for start, end in spans[0]]
+
+    @property
+    def template(self) -> str:
+        """The source of its chat template, of all of them where it has several; "" for none."""
+        source = self.hf.chat_template or ""
+        return source if isinstance(source, str) else "\n".join(str(part) for part in source.values())
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token's text; None where the tokenizer knows none."""
+        try:
+            number = self.hf.convert_tokens_to_ids(token)
+        except (KeyError, ValueError):
+            return None
+        return number if isinstance(number, int) else None
 
     @property
     def marked(self) -> bool:
@@ -146,8 +178,13 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     variables: Mapping[str, Any] | None = None,
+    family: str = "",
 ) -> Tokenizer:
-    """Load the tokenizer of a folder or hub id and check it. Raises TokenizerError."""
+    """Load the tokenizer of a folder or hub id and check it. Raises TokenizerError.
+
+    It is checked against the model's own files and what is known of its family, which is the one its config.json names
+    where none is given.
+    """
     from transformers import AutoTokenizer
 
     # It warns of texts longer than the model's context; here those are counted, not warned of.
@@ -160,88 +197,100 @@ def load(
             advice = "its tokenizer is code of the model's own: allow it with --trust-remote-code"
         raise TokenizerError(f"tokenizer of {model} not loaded: {_line(error)}; {advice}") from error
     tokenizer = Tokenizer(hf, model, dict(variables or {}))
-    problems = check(tokenizer, declared_tokens(model, revision))
+    try:
+        problems, unknown = _truth(tokenizer, revision, family)
+    except ModelFileError as error:
+        raise TokenizerError(str(error)) from error
     if problems:
-        raise TokenizerError(f"tokenizer of {model} is wrong: {'; '.join(problems[:3])}")
-    return tokenizer
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise TokenizerError(f"tokenizer of {model} is wrong: {'; '.join(problems[:3])}{more}", final=True)
+    return replace(tokenizer, unchecked=tuple(unknown))
 
 
-def check(tokenizer: Tokenizer, declared: Mapping[str, int]) -> list[str]:
-    """What is wrong with a tokenizer, in words; nothing where it can be trusted.
+def target_vocabulary(tokenizer: Tokenizer, revision: str | None = None) -> int:
+    """Rows of the target's output head, from its config.json; without one, what the tokenizer can give."""
+    try:
+        return vocabulary_size(tokenizer.model, revision) or tokenizer.vocabulary_size()
+    except ModelFileError as error:
+        raise TokenizerError(str(error)) from error
 
-    ``declared`` are the special tokens and the ids that the model's own files give them.
-    """
+
+def _truth(tokenizer: Tokenizer, revision: str | None, family: str) -> tuple[list[str], list[str]]:
+    """What is wrong with a tokenizer, and what nobody can say about it. Raises ModelFileError."""
+    family = family or model_type(tokenizer.model, revision)
+    table = getattr(tokenizer.hf, "special_tokens", None)  # of tokenizers that are code of their own, Kimi's for one
+    own = [
+        Declared(text, number, "its own code")
+        for text, number in (table.items() if isinstance(table, dict) else ())
+        if isinstance(text, str) and isinstance(number, int)
+    ]
+    declared = [*declared_tokens(tokenizer.model, revision), *known_models.IDS.get(family, ()), *own]
+    given = [*references(tokenizer.model, revision), *known_models.REFERENCES.get(family, ())]
+    unknown = [
+        f"the template writes {mark}, which is no token of this model"
+        for mark in dict.fromkeys(_MARK.findall(tokenizer.template))
+        if len(tokenizer.encode([mark])[0]) != 1
+    ]
+    if not any(token.text in tokenizer.template for token in declared):
+        unknown.append("no file of the model gives ids to the tokens in its template: they are taken as they are")
+    if not given:
+        unknown.append(f"no {REFERENCE} and no known family: what the template writes is not compared with anything")
+    return check(tokenizer, declared, given), unknown
+
+
+def check(tokenizer: Tokenizer, declared: Sequence[Declared], given: Sequence[Reference] = ()) -> list[str]:
+    """What is wrong with a tokenizer, in words, the worst first; nothing where it can be trusted."""
+    if not tokenizer.template:
+        return ["it has no chat template; a chat model is needed"]
     problems = []
-    if not tokenizer.hf.chat_template:
-        problems.append("it has no chat template; a chat model is needed")
-    for text, expected in declared.items():
-        found = tokenizer.hf.convert_tokens_to_ids(text)
-        if found != expected:
+    special = {str(token) for token in tokenizer.hf.all_special_tokens}
+    for token in sorted(declared, key=lambda each: each.text not in tokenizer.template):
+        found = tokenizer.id_of(token.text)
+        if found != token.id:
             problems.append(
-                f"special token {text!r} has id {found}, the model's files say {expected}: "
+                f"special token {token.text!r} has id {found}, {token.where} says {token.id}: "
                 "use a transformers version that does not renumber them"
             )
-        elif tokenizer.encode([text])[0] != [expected]:
-            problems.append(f"special token {text!r} is not encoded as its id {expected}")
+        elif token.text in tokenizer.template or token.text in special:
+            if tokenizer.encode([token.text])[0] != [token.id]:
+                problems.append(f"special token {token.text!r} is not encoded as its id {token.id}")
+            elif (text := tokenizer.decode([token.id])) != token.text:
+                problems.append(f"special token {token.text!r}: its id {token.id} is decoded to {text!r}")
     for probe in PROBES:
         (once,) = tokenizer.encode([probe])
         (twice,) = tokenizer.encode([tokenizer.decode(once)])
         if once != twice or not once:
             problems.append(f"text does not survive encoding: {probe!r}")
-    return problems
+    return [*dict.fromkeys(problems), *filter(None, (_compare(tokenizer, reference) for reference in given))]
 
 
-def target_vocabulary(tokenizer: Tokenizer, revision: str | None = None) -> int:
-    """Rows of the target's output head, from its config.json; without one, what the tokenizer can give."""
-    path = _file_of(tokenizer.model, "config.json", revision)
-    if path is not None:
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TokenizerError(f"{path} cannot be read: {_line(error)}; fetch the model again") from error
-        # A vision-language model keeps the size with its text part.
-        for part in (config, config.get("text_config") or {}):
-            if isinstance(part.get("vocab_size"), int):
-                return int(part["vocab_size"])
-    return tokenizer.vocabulary_size()
+def _compare(tokenizer: Tokenizer, reference: Reference) -> str:
+    """How the template differs from a reference; "" where it does not."""
+    try:
+        text = replace(tokenizer, variables={**tokenizer.variables, **reference.variables}).render(
+            reference.messages, generation_prompt=reference.generation_prompt, tools=reference.tools
+        )
+    except RenderError as error:
+        return f"the chat template refuses a conversation of {reference.where}: {error}"
+    shown = text[: len(reference.text)] if reference.begins else text
+    if shown != reference.text:
+        same = _alike(shown, reference.text)
+        return (
+            f"the chat template writes {shown[max(0, same - 20) : same + 20]!r}, "
+            f"{reference.where} says {reference.text[max(0, same - 20) : same + 20]!r}"
+        )
+    (ids,) = tokenizer.encode([reference.text]) if reference.ids is not None else ([],)
+    if ids != list(reference.ids or []):
+        wanted = list(reference.ids or [])
+        at = _alike(ids, wanted)
+        found, expected = (str(each[at]) if at < len(each) else "none" for each in (ids, wanted))
+        return f"token {at} of a text of {reference.where} has id {found}, expected is {expected}"
+    return ""
 
 
-def declared_tokens(model: str, revision: str | None = None) -> dict[str, int]:
-    """The special tokens and ids written in the model's own files; empty where they name none."""
-    declared: dict[str, int] = {}
-    for name in TOKENIZER_FILES:
-        path = _file_of(model, name, revision)
-        if path is None:
-            continue
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TokenizerError(f"{path} cannot be read: {_line(error)}; fetch the model again") from error
-        declared.update(_tokens_of(name, content))
-    return declared
-
-
-def _tokens_of(name: str, content: Any) -> dict[str, int]:
-    if name == "added_tokens.json" and isinstance(content, dict):
-        return {str(text): int(number) for text, number in content.items()}
-    if name == "tokenizer_config.json" and isinstance(content, dict):
-        decoder = content.get("added_tokens_decoder") or {}
-        return {str(token["content"]): int(number) for number, token in decoder.items() if token.get("special")}
-    if name == "tokenizer.json" and isinstance(content, dict):
-        added = content.get("added_tokens") or []
-        return {str(token["content"]): int(token["id"]) for token in added if token.get("special")}
-    return {}
-
-
-def _file_of(model: str, name: str, revision: str | None) -> Path | None:
-    if Path(model).is_dir():
-        path = Path(model) / name
-        return path if path.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    # The tokenizer was just loaded from the hub, so what there is lies in the cache.
-    found = try_to_load_from_cache(model, name, revision=revision)
-    return Path(found) if isinstance(found, str) else None
+def _alike(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """How many of the first items of both are the same."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _line(error: BaseException) -> str:

@@ -5,26 +5,52 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline import tokens
 from pipeline.entry import part, positive, run_and_exit, share
 from pipeline.prep.settings import SHAPES, Settings
 
+UNBOUNDED: Final = 1 << 40  # tokens
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+
+def build_parser(*, inspecting: bool = False) -> argparse.ArgumentParser:
+    """The command line; to inspect a dataset, nothing else has to be given."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.prep",
         description="Turn one dataset into tokenized records: prompts to be answered by the target, or samples that "
         "already hold its answers. Every row that is read is kept or dropped for a reason that is counted.",
     )
     add = parser.add_argument
-    add("--dataset", required=True, type=_name, metavar="NAME", help="the dataset's name in the run, e.g. B5")
-    add("--kind", required=True, choices=("answers", "prompts"), help="holds the target's own answers, or prompts only")
-    add("--source", required=True, metavar="ID_OR_PATH", help="a file or folder, or a hub id")
+    add(
+        "--dataset",
+        required=not inspecting,
+        default="inspected",
+        type=_name,
+        metavar="NAME",
+        help="the dataset's name in the run, e.g. B5",
+    )
+    add(
+        "--kind",
+        required=not inspecting,
+        default="",
+        choices=("answers", "prompts"),
+        help="holds the target's own answers, or prompts only",
+    )
+    add(
+        "--source",
+        required=not inspecting,
+        metavar="ID_OR_PATH",
+        help="a file or folder, or a hub id",
+    )
+    add(
+        "--inspect",
+        metavar="ID_OR_PATH",
+        help="show what would become of the first rows of this source and write nothing; needs no other option",
+    )
     add("--config", metavar="C", help="the hub dataset's configuration")
     add("--split", metavar="S", help="its split; of a local folder: the files that have it in their names")
     add("--revision", metavar="R", help="its commit, tag or branch")
@@ -65,11 +91,27 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="X",
         help="fail when a smaller share of the rows is usable",
     )
-    add("--target", required=True, metavar="MODEL", help="folder or hub id of the target, for its tokenizer")
+    add(
+        "--target",
+        required=not inspecting,
+        default="",
+        metavar="MODEL",
+        help="folder or hub id of the target, for its tokenizer",
+    )
     add("--target-revision", metavar="R", help="its commit, tag or branch")
+    add(
+        "--target-family", default="", metavar="F", help="of which more is known, such as kimi_k25; default: as it says"
+    )
     add("--trust-remote-code", action="store_true", help="allow the target's own tokenizer code")
     add("--template-json", type=_variables, default={}, metavar="JSON", help="variables of the chat template")
-    add("--context-length", type=positive, required=True, metavar="N", help="the target's context, in tokens")
+    add(
+        "--context-length",
+        type=positive,
+        required=not inspecting,
+        default=UNBOUNDED,
+        metavar="N",
+        help="the target's context, in tokens",
+    )
     add("--max-new-tokens", type=positive, default=None, metavar="N", help="an answer's budget; needed for prompts")
     add(
         "--partition",
@@ -77,14 +119,27 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="which partition answers the prompts (default: %(default)s)",
     )
-    add("--out", required=True, type=Path, metavar="DIR", help="gets records.jsonl and manifest.json")
+    add(
+        "--out",
+        required=not inspecting,
+        default=Path(),
+        type=Path,
+        metavar="DIR",
+        help="gets records.jsonl and manifest.json",
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage. 0: records are there; 1: it could not run; 2: wrong arguments; 3: it never will."""
-    parser = build_parser()
-    arguments = vars(parser.parse_args(argv))
+    given = sys.argv[1:] if argv is None else argv
+    parser = build_parser(inspecting=any(each.partition("=")[0] == "--inspect" for each in given))
+    arguments = vars(parser.parse_args(given))
+    inspected = arguments.pop("inspect")
+    if inspected is not None:
+        from pipeline.prep.inspect import inspect
+
+        return inspect(Settings(**{**arguments, "source": inspected}))
     if arguments["kind"] == "prompts":
         if arguments["max_new_tokens"] is None:
             parser.error("--kind prompts needs --max-new-tokens: the answer's share of the context")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.prep.roles import printable
+from pipeline.prep.roles import printable, role_of, seen
 from pipeline.prep.shapes import DIALOGUE_COLUMNS, PROMPT_COLUMNS, READERS, TURN_KEYS
+from pipeline.prep.turns import CHAT_COLUMNS, Turn
 
 FIRST_ROWS: Final = 64
 """How many rows detection looks at."""
 
 LOOKS: Final = 8  # columns that a line names
+LISTED: Final = 50  # items of a list that are looked at
+SPEAKER_KEYS: Final = ("role", "from", "speaker", "author", "who", "sender")
 
 ENOUGH: Final = 0.5
 """The share of them that must read as a shape for it to be taken."""
@@ -20,12 +25,21 @@ ENOUGH: Final = 0.5
 
 @dataclass(frozen=True)
 class Detected:
-    """A shape, the share of the first rows that read as it, how many rows that were, and the columns they have."""
+    """A shape, the share of the first rows that read as it, how many rows that were, and the columns they have.
+
+    ``known``: of the rows that read so, the share in which every role is a known one.
+    """
 
     shape: str
     sure: float
     rows: int
     columns: str = ""
+    known: float = 1.0
+
+    def words(self) -> str:
+        """How sure it is, in words: ``messages, 98% of the first 64 rows read so``."""
+        line = f"{self.shape}, {self.sure:.0%} of the first {self.rows} rows read so"
+        return line if self.known == 1.0 or not self.sure else f"{line}, {self.known:.0%} of them with known roles only"
 
 
 class UnknownShapeError(Exception):
@@ -37,21 +51,23 @@ def detect(rows: Sequence[Any]) -> Detected:
     objects = [row for row in rows if isinstance(row, Mapping)]
     if not objects:
         raise UnknownShapeError("shape not recognised: none of the first rows is an object with columns")
-    scores = {shape: share(shape, objects) for shape in READERS}
-    best = max(scores, key=lambda shape: scores[shape])  # the first of equals, in READERS' order
-    if scores[best] < ENOUGH:
-        nearest = f"nearest: {best}, {scores[best]:.0%} of them; " if scores[best] else ""
+    scores = {shape: _fit(shape, objects) for shape in READERS}
+    best = max(scores, key=lambda shape: _rank(shape, *scores[shape]))  # the first of equals, in READERS' order
+    read, known = scores[best]
+    if read < ENOUGH:
         raise UnknownShapeError(
-            f"shape not recognised; columns seen: {looks(objects)}; {nearest}expected {wanted('messages')}, or "
-            f"{wanted('pair')}; name it with --shape"
+            f"shape not recognised; columns seen: {looks(objects)}; {_roles(objects)}{_nearest(objects, scores)}; "
+            f"expected {wanted('messages')}, or {wanted('pair')}; name it with --shape"
         )
-    return Detected(best, scores[best], len(objects), looks(objects, types=False))
+    return Detected(best, read, len(objects), looks(objects, types=False), known / read)
 
 
 def named(shape: str, rows: Sequence[Any]) -> Detected:
     """A shape that is given, and how well the first rows fit it."""
     objects = [row for row in rows if isinstance(row, Mapping)]
-    return Detected(shape, share(shape, rows), len(rows), looks(objects, types=False))
+    read, known = _fit(shape, objects)
+    whole = len(objects) / max(1, len(rows))
+    return Detected(shape, read * whole, len(rows), looks(objects, types=False), known / read if read else 0.0)
 
 
 def wanted(shape: str) -> str:
@@ -62,11 +78,6 @@ def wanted(shape: str) -> str:
         return f"labelled text in a column {', '.join(DIALOGUE_COLUMNS)}"
     who, what = TURN_KEYS[shape]
     return f'a list of turns with "{who}" and "{what}"'
-
-
-def share(shape: str, rows: Sequence[Any]) -> float:
-    """The share of the rows that read as a shape."""
-    return sum(isinstance(row, Mapping) and _reads(shape, row) for row in rows) / max(1, len(rows))
 
 
 def looks(rows: Sequence[Mapping[str, Any]], *, types: bool = True) -> str:
@@ -82,11 +93,73 @@ def looks(rows: Sequence[Mapping[str, Any]], *, types: bool = True) -> str:
     return ", ".join(parts[:LOOKS]) + (", …" if len(parts) > LOOKS else "")
 
 
-def _reads(shape: str, row: Mapping[str, Any]) -> bool:
+def turns_as(shape: str, row: Any) -> list[Turn]:
+    """A row's turns, read as a shape; none where it is not of that shape."""
     try:
-        return bool(READERS[shape](row))
-    except Exception:  # whatever a row holds, it is not of this shape
-        return False
+        return READERS[shape](row)
+    except Exception:  # whatever a row holds
+        return []
+
+
+def _fit(shape: str, rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """The share of the rows that read as a shape, and of those with roles that are known."""
+    read = known = 0
+    for row in rows:
+        turns = turns_as(shape, row)
+        read += bool(turns)
+        known += bool(turns) and all(role_of(turn.label) for turn in turns)
+    return read / max(1, len(rows)), known / max(1, len(rows))
+
+
+def _rank(shape: str, read: float, known: float) -> float:
+    """Any text may begin with a word and a colon: a dialogue of speakers nobody knows is the last guess."""
+    return known + (read - known) / 10 if shape == "dialogue" else read
+
+
+def _roles(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The values under keys that name speakers, wherever they are: ``roles seen: "asker" 240, …; ``."""
+    labels = Counter(printable(label) for row in rows for label in _speakers(row, 4))
+    return f"roles seen: {seen(labels)}; " if labels else ""
+
+
+def _speakers(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, list) and depth:
+        for item in value[:LISTED]:
+            yield from _speakers(item, depth - 1)
+    elif isinstance(value, Mapping) and depth:
+        for key, item in value.items():
+            if str(key).lower() in SPEAKER_KEYS and isinstance(item, str):
+                yield item
+            else:
+                yield from _speakers(item, depth - 1)
+
+
+def _nearest(rows: Sequence[Mapping[str, Any]], scores: Mapping[str, tuple[float, float]]) -> str:
+    """The shape that rows come closest to, and what of it they lack."""
+    best = max(scores, key=lambda shape: scores[shape][0])
+    if scores[best][0]:
+        return f"nearest: {best}, {scores[best][0]:.0%} of them"
+    keys = {printable(key).lower() for row in rows for item in _objects(row, 4) for key in item}
+    lists = {shape: sum(key in keys for key in pair) for shape, pair in TURN_KEYS.items()}
+    near = max(lists, key=lambda shape: lists[shape])
+    if lists[near] or any(column in CHAT_COLUMNS for row in rows for column in row):
+        lacking = [f'"{key}"' for key in TURN_KEYS[near] if key not in keys]
+        return f"nearest: {near}, " + (f"turns lack {' and '.join(lacking)}" if lacking else "its list is nowhere")
+    names = [printable(column) for row in rows for column in row]
+    for column in dict.fromkeys(names):
+        if like := difflib.get_close_matches(column.lower(), PROMPT_COLUMNS, 1, 0.7):
+            return f'nearest: pair, "{column}" is like "{like[0]}"'
+    return "nearest: pair, no column of a known name"
+
+
+def _objects(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """The objects in the lists of a row."""
+    for item in value.values() if isinstance(value, Mapping) else value:
+        if isinstance(item, list) and depth:
+            yield from (one for one in item[:LISTED] if isinstance(one, Mapping))
+            yield from _objects([one for one in item[:LISTED] if isinstance(one, list)], depth - 1)
+        elif isinstance(item, Mapping) and depth:
+            yield from _objects(item, depth - 1)
 
 
 def _type(value: Any) -> str:

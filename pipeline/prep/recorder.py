@@ -40,6 +40,10 @@ class Recorder:
         """The records of a batch, in its order."""
         return self._prompts(batch) if self._settings.kind == "prompts" else self._samples(batch)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a record's tokens."""
+        return self._tokenizer.decode(ids)
+
     def _prompts(self, batch: Sequence[Conversation]) -> Iterator[dict[str, Any]]:
         budget = self._settings.max_new_tokens or 0
         texts = self._rendered(batch, lambda each: masks.prompt_text(each.messages, self._template, each.tools))

@@ -46,7 +46,7 @@ def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> 
         first += f"; expected one of {expected(missing)}"
     lines = [first]
     if shape is not None:
-        lines.append(f"shape: {shape.shape}, {shape.sure:.0%} of the first {shape.rows} rows")
+        lines.append(f"shape: {shape.words()}")
     for reason, rows in tally.dropped.most_common(5):
         lines.append(f"{reason}: {rows:,} rows")
         lines += [f"  row {example['position']}: {example['row']}" for example in tally.examples.get(reason, [])]

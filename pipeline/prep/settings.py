@@ -37,6 +37,7 @@ class Settings:
     heldout_share: float = 0.02
     min_kept_share: float = 0.0
     target_revision: str | None = None
+    target_family: str = ""  # as known_models names it; "": as the target's config.json says
     trust_remote_code: bool = False
     template_json: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None

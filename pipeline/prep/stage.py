@@ -34,10 +34,7 @@ def run(settings: Settings) -> int:
     reporter = Reporter()
     try:
         return Prep(settings, reporter).run()
-    except TokenizerError as error:
-        reporter.finish(0, f"{settings.dataset}: {error}")
-        return 1
-    except SourceError as error:
+    except (TokenizerError, SourceError) as error:
         reporter.finish(0, f"{settings.dataset}: {error}")
         return 3 if error.final else 1
     except UnknownShapeError as error:
@@ -65,7 +62,10 @@ class Prep:
             revision=settings.target_revision,
             trust_remote_code=settings.trust_remote_code,
             variables=settings.template_json,
+            family=settings.target_family,
         )
+        for note in tokenizer.unchecked:
+            self._reporter.update("loading the tokenizer", note=f"not checked: {note}", force=True)
         source = open_source(
             settings.source,
             config=settings.config,
@@ -108,7 +108,8 @@ class Prep:
                 "settings": written,
                 "target": settings.target,
                 "inputs": inputs,
-                "shape": {"name": shape.shape, "share": shape.sure, "rows": shape.rows},
+                "unchecked": list(tokenizer.unchecked),
+                "shape": {"name": shape.shape, "share": shape.sure, "rows": shape.rows, "known": shape.known},
                 "files": {RECORDS: file.summary()},
                 "heldout": recorder.heldout,
                 "unmasked_turns": recorder.unmasked_turns,
@@ -175,8 +176,7 @@ class Prep:
             # Where no first row can be decoded, every row will be counted as what is wrong with it.
             name = "messages" if name == "auto" else name
             shape = named(name, decoded)
-        note = f"shape {shape.shape}: {shape.sure:.0%} of the first {shape.rows} rows read so"
-        self._reporter.update("starting", note=note, force=True)
+        self._reporter.update("starting", note=f"shape {shape.words()}", force=True)
         return shape
 
     def _conversations(self, rows: Iterable[Row], reader: Reader, source: Source) -> Iterator[Conversation]:

@@ -111,7 +111,7 @@ def test_a_prep_says_everything_about_its_dataset() -> None:
     assert (arguments.shape, arguments.take, arguments.group) == ("trajectory", 3288, "instance_id")
     assert (arguments.partition, arguments.max_new_tokens, arguments.context_length) == ("long", 16_384, 65_536)
     assert arguments.template_json == {"thinking": True}
-    assert arguments.target == "/models/Kimi-K2.5"
+    assert (arguments.target, arguments.target_family) == ("/models/Kimi-K2.5", "kimi_k25")
     assert arguments.trust_remote_code
     assert str(arguments.out) == "data/prompts/B8"
     answers = parsed(job(real(), "prep:A1"))

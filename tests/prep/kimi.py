@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 SPECIAL = {
@@ -62,10 +63,10 @@ import base64
 from pathlib import Path
 
 import tiktoken
-from transformers import PreTrainedTokenizer
+from transformers import AddedToken, PreTrainedTokenizer
 
 SPLIT = r"""\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+|\\s*[\\r\\n]+| ?\\p{L}+|\\s+"""
-SHIFTED = @SHIFTED@
+SPECIAL = @SPECIAL@
 
 
 class TikTokenTokenizer(PreTrainedTokenizer):
@@ -75,16 +76,12 @@ class TikTokenTokenizer(PreTrainedTokenizer):
     def __init__(self, vocab_file, added_tokens_decoder=None, **kwargs):
         lines = Path(vocab_file).read_bytes().splitlines()
         ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
-        given = {number: getattr(token, "content", token) for number, token in (added_tokens_decoder or {}).items()}
-        if SHIFTED:  # as a conversion does that closes the gaps between the ids
-            start = min(given)
-            added_tokens_decoder = {start + at: added_tokens_decoder[number] for at, number in enumerate(sorted(given))}
-            given = {start + at: given[number] for at, number in enumerate(sorted(given))}
-        self.special_tokens = {text: number for number, text in given.items()}
+        self.special_tokens = dict(SPECIAL)
         self.model = tiktoken.Encoding("kimi", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens=self.special_tokens)
         self.pieces = {number: token.decode("latin-1") for token, number in ranks.items()}
         self.numbers = {text: number for number, text in self.pieces.items()}
-        super().__init__(added_tokens_decoder=added_tokens_decoder, **kwargs)
+        own = {number: AddedToken(text, special=True, normalized=False) for text, number in SPECIAL.items()}
+        super().__init__(added_tokens_decoder=own, **kwargs)
 
     @property
     def vocab_size(self):
@@ -108,15 +105,23 @@ class TikTokenTokenizer(PreTrainedTokenizer):
 '''
 
 
-def make(folder: Path, *, shifted: bool = False, template: str = TEMPLATE) -> Path:
-    """Write the model's folder; ``shifted``: its code numbers the special tokens without gaps."""
+def make(
+    folder: Path, *, shifted: bool = False, wrong: Mapping[str, int] | None = None, template: str = TEMPLATE
+) -> Path:
+    """Write the model's folder.
+
+    ``shifted``: its code numbers the special tokens without gaps, as a conversion to a fast tokenizer has done.
+    ``wrong``: tokens to which its code gives these ids.
+    """
+    table = {text: min(SPECIAL.values()) + at for at, text in enumerate(SPECIAL)} if shifted else dict(SPECIAL)
+    table |= wrong or {}
     folder.mkdir(parents=True, exist_ok=True)
     tokens = [bytes([number]) for number in range(256)]
     for word in (" the", " return", " function", "What", " is", "<function"):
         tokens += [word.encode()[:length] for length in range(2, len(word) + 1)]
     lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(dict.fromkeys(tokens))]
     (folder / "tiktoken.model").write_text("\n".join(lines) + "\n")
-    (folder / "tokenization_kimi.py").write_text(CODE.replace("@SHIFTED@", str(shifted)))
+    (folder / "tokenization_kimi.py").write_text(CODE.replace("@SPECIAL@", repr(table)))
     (folder / "chat_template.jinja").write_text(template)
     (folder / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": {"vocab_size": 163840}}))
     config = {

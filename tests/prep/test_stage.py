@@ -15,6 +15,7 @@ import pytest
 from pipeline import outputs, tokens
 from pipeline.files import file_hash
 from pipeline.prep import __main__ as command
+from tests.prep import kimi
 from tests.prep.small import CALLING, CHATML, make_tokenizer, run_prep, write_lines
 from tests.waiting import wait_until
 
@@ -306,3 +307,20 @@ def test_killed_and_started_again_gives_the_same_bytes(
     for name in ("manifest.json", "records.jsonl"):
         assert (out / name).read_bytes() == (calm / name).read_bytes()
     assert json.loads((out / "manifest.json").read_bytes())["kept"] == 4_000
+
+
+def test_a_tokenizer_with_shifted_ids_stops_the_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = kimi.make(tmp_path / "kimi", wrong={"</think>": 163604, "<|media_end|>": 163700})
+    source = write_lines(tmp_path / "in.jsonl", [chat(1)])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, kind="answers", trust_remote_code=True)
+    assert (outcome.code, outcome.result.records, outcome.manifest) == (3, 0, None), "the same next time: not retried"
+    assert "special token '</think>' has id 163604, tokenizer_config.json says 163607" in outcome.result.message
+    assert not (tmp_path / "out").exists(), "nothing is tokenized"
+
+
+def test_what_is_not_known_of_a_tokenizer_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    outcome = run_prep(monkeypatch, tmp_path, write_lines(tmp_path / "in.jsonl", [chat(1)]), target)
+    assert outcome.manifest is not None and "no known family" in outcome.manifest["unchecked"][0]
+    assert any(progress.note.startswith("not checked: ") for progress in outcome.progress)
