@@ -43,7 +43,7 @@ def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> 
     if tally.labels:
         first += f"; roles seen: {seen(tally.labels)}"
     if missing and tally.labels:
-        first += f"; expected one of {expected(missing)}"
+        first += f"; expected one of {expected(missing)}; {top} took {count:,}"
     lines = [first]
     if shape is not None:
         lines.append(f"shape: {shape.words()}")

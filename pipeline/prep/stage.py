@@ -18,7 +18,7 @@ from pipeline.prep.sample import Draw
 from pipeline.prep.settings import Settings
 from pipeline.prep.shapes import READERS, Reader, RowError
 from pipeline.prep.sources import Row, Source, SourceError, open_source
-from pipeline.prep.tally import NOT_SAMPLED, Tally
+from pipeline.prep.tally import NOT_SAMPLED, Tally, top_of
 from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
 from pipeline.tokens import TokenizerError
@@ -149,7 +149,7 @@ class Prep:
         )
         datasets = {self._settings.dataset: count}
         try:
-            self._check_floor(manifest["usable"], manifest["judged"], "")
+            self._check_floor(manifest["usable"], manifest["judged"], top_of(manifest["dropped"]))
         except UnusableError as error:
             self._reporter.finish(0, str(error), datasets=datasets)
             return 3
@@ -257,15 +257,14 @@ class Prep:
             )
         if not tally.kept:
             raise UnusableError(failure(self._settings, tally, shape).splitlines()[0])
-        reason, count = tally.top_reason()
-        self._check_floor(tally.usable, tally.judged, f": {reason} took {count:,}")
+        self._check_floor(tally.usable, tally.judged, tally.top_reason())
 
-    def _check_floor(self, usable: int, judged: int, why: str) -> None:
+    def _check_floor(self, usable: int, judged: int, top: tuple[str, int]) -> None:
         """Raises UnusableError."""
         if usable < self._settings.min_kept_share * judged:
             raise UnusableError(
                 f"{usable:,} of {judged:,} rows are usable, {usable / judged:.1%}, under the floor of "
-                f"{self._settings.min_kept_share:.0%}{why}"
+                f"{self._settings.min_kept_share:.0%}: {top[0]} took {top[1]:,}"
             )
 
     def _counts(self, total: float | None = None) -> dict[str, DatasetCount]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -80,8 +81,13 @@ class Tally:
 
     def top_reason(self) -> tuple[str, int]:
         """The reason that took most rows by what is in them; ("", 0) for none."""
-        reasons = [(reason, count) for reason, count in self.dropped.items() if reason != NOT_SAMPLED]
-        return max(reasons, key=lambda item: (item[1], item[0]), default=("", 0))
+        return top_of(self.dropped)
+
+
+def top_of(dropped: Mapping[str, int]) -> tuple[str, int]:
+    """The reason that took most of the rows that were looked at; ("", 0) for none."""
+    reasons = [(reason, count) for reason, count in dropped.items() if reason != NOT_SAMPLED]
+    return max(reasons, key=lambda item: (item[1], item[0]), default=("", 0))
 
 
 def _shown(row: Any) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +23,7 @@ from pipeline.merge.stage import Settings, run
 from pipeline.progress import PROGRESS_VARIABLE, parse_line
 from pipeline.protocol import Result
 from tests.prep.small import make_tokenizer, run_prep, write_lines
+from tests.tiny import ROOT
 
 Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
@@ -349,3 +354,22 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], extra: list[str], w
     with pytest.raises(SystemExit) as end:
         command.main(["--target", "t", "--out", "o", *extra])
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_killed_at_any_moment_it_writes_the_same(ground: Ground) -> None:
+    argv = [sys.executable, "-m", "pipeline.merge", "--samples", str(ground.folder / "A1")]
+    for name in ("B1", "B2"):
+        argv += ["--prompts", str(ground.folder / name)]
+    argv += ["--responses", str(ground.responses), "--target", str(ground.target), "--draft-vocab", "64", "--out"]
+    whole, out = ground.folder / "whole", ground.folder / "killed"
+    began = time.monotonic()
+    subprocess.run([*argv, str(whole)], cwd=ROOT, check=True, capture_output=True)
+    took = time.monotonic() - began
+    expected = {path.name: path.read_bytes() for path in whole.iterdir()}
+    moments = random.Random(6)
+    for _ in range(5):
+        with subprocess.Popen([*argv, str(out)], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+            time.sleep(took * moments.uniform(0.6, 1.0))  # before that it is still loading
+            process.kill()
+    subprocess.run([*argv, str(out)], cwd=ROOT, check=True, capture_output=True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == expected

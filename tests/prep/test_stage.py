@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,7 @@ def test_zero_records_name_the_roles_seen_and_expected(
     assert outcome.result.message.startswith(
         '0 of 240 kept: no user turn; roles seen: "asker" 240, "replier" 240; expected one of user, human, prompter'
     )
+    assert outcome.result.message.endswith('; unknown role "asker" took 240')
     assert outcome.result.datasets["T1"].dropped == {'unknown role "asker"': 240}
     assert outcome.manifest is None and not outcome.records and not list((tmp_path / "out").iterdir())
     assert "What is 0 plus 1?" in capfd.readouterr().err, "the log shows rows"
@@ -198,7 +201,7 @@ def test_a_share_under_the_floor_fails_with_the_top_reason(
     assert run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.25).code == 0
     again = run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.5)
     assert (again.code, again.result.records) == (3, 0), "what is done already is not above a higher floor"
-    assert again.result.message == "25 of 100 rows are usable, 25.0%, under the floor of 50%"
+    assert again.result.message == outcome.result.message
 
 
 def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
@@ -324,3 +327,27 @@ def test_what_is_not_known_of_a_tokenizer_is_said(
     outcome = run_prep(monkeypatch, tmp_path, write_lines(tmp_path / "in.jsonl", [chat(1)]), target)
     assert outcome.manifest is not None and "no known family" in outcome.manifest["unchecked"][0]
     assert any(progress.note.startswith("not checked: ") for progress in outcome.progress)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_killed_at_fifty_random_moments_it_writes_the_same_bytes(tmp_path: Path, target: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(2_000)])
+    calm, out = tmp_path / "calm" / "T1", tmp_path / "killed" / "T1"
+    calm.parent.mkdir()
+    out.parent.mkdir()
+    began = time.monotonic()
+    assert start(target, source, calm).wait(120) == 0
+    took = time.monotonic() - began
+    moments = random.Random(5)
+    for _ in range(50):
+        process = start(target, source, out)
+        time.sleep(took * moments.random())  # any moment, the last ones too
+        process.kill()
+        process.wait(30)
+        if (out / "manifest.json").exists() and moments.random() < 0.5:
+            (out / "manifest.json").unlink()  # killed just before its last step
+    assert start(target, source, out).wait(120) == 0
+    for name in ("manifest.json", "records.jsonl"):
+        assert (out / name).read_bytes() == (calm / name).read_bytes()
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "records.jsonl"]
