@@ -18,17 +18,17 @@ BATCH_BYTES: Final = 32 << 20  # of rows that are long, fewer are read at once
 _ARROW_MAGIC: Final = b"ARROW1\x00\x00"
 
 
-class NoParquetError(ValueError):
-    """A file whose table of contents cannot be read or contradicts itself."""
+class BrokenTableError(ValueError):
+    """A table that cannot be read, or not read on."""
 
 
 def parquet_row_count(file: Path) -> int:
-    """Rows of a Parquet file. Raises NoParquetError, OSError."""
+    """Rows of a Parquet file. Raises BrokenTableError, OSError."""
     return sum(_counts(_open(file)))
 
 
 def parquet_rows(file: Path | BinaryIO) -> Iterator[Undecoded]:
-    """Every row; those of a row group that is damaged cannot be decoded. Raises NoParquetError, OSError."""
+    """Every row; those of a row group that is damaged cannot be decoded. Raises BrokenTableError, OSError."""
     reader = _open(file)
     for number, rows in enumerate(_counts(reader)):
         group = _Group(reader, number)
@@ -43,10 +43,13 @@ def arrow_rows(stream: BinaryIO) -> Iterator[Undecoded]:
     peeked = stream.peek(8) if hasattr(stream, "peek") else b""
     if peeked[:8] == _ARROW_MAGIC:
         stream.read(8)
-    with pa.ipc.open_stream(pa.PythonFile(stream, mode="r")) as reader:
-        for number, batch in enumerate(reader):
-            for index in range(batch.num_rows):
-                yield functools.partial(_row, batch, index, f"batch {number}"), b""
+    try:
+        with pa.ipc.open_stream(pa.PythonFile(stream, mode="r")) as reader:
+            for number, batch in enumerate(reader):
+                for index in range(batch.num_rows):
+                    yield functools.partial(_row, batch, index, f"batch {number}"), b""
+    except (MemoryError, pa.ArrowException) as error:
+        raise BrokenTableError(str(error) or "it asks for more memory than there is") from error
 
 
 class _Group:
@@ -73,6 +76,8 @@ class _Group:
         return _row(self._batch, index - self._first, f"row group {self._number}")
 
     def _next(self, index: int) -> None:
+        import pyarrow as pa
+
         first = self._first + (0 if self._batch is None else self._batch.num_rows)
         if self._broken is not None and index >= self._broken[0]:
             raise RowError(self._broken[1])
@@ -80,46 +85,43 @@ class _Group:
             self._batch, self._first = next(self._batches), first
         except StopIteration:
             self._broken = (first, f"undecodable: row group {self._number} has fewer rows than it says")
-        except DAMAGE as error:
+        except (*DAMAGE, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
             self._broken = (first, f"undecodable: row group {self._number} is damaged: {printable(error, 80)}")
 
 
 def _row(batch: Any, index: int, where: str) -> Any:
-    one = batch.slice(index, 1)
+    import pyarrow as pa
+
     try:
+        one = batch.slice(index, 1)
         # Offsets that point anywhere are found here and not by a crash.
         one.validate(full=True)
         return one.to_pylist()[0]
     except UnicodeDecodeError:
         raise RowError("undecodable: not UTF-8") from None
-    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+    except (ValueError, TypeError, ArithmeticError, MemoryError, pa.ArrowException) as error:
         why = "not UTF-8" if "UTF8" in str(error) else f"damaged, {where}: {printable(error, 80)}"
         raise RowError(f"undecodable: {why}") from None
 
 
 def _open(file: Path | BinaryIO) -> Any:
+    import pyarrow as pa
     from pyarrow import parquet
 
     try:
         return parquet.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True)
-    except DAMAGE as error:
+    except (*DAMAGE, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise NoParquetError(f"no Parquet file: {printable(error, 120)}") from error
+        raise BrokenTableError(f"no Parquet file: {printable(error, 120)}") from error
 
 
 def _counts(reader: Any) -> list[int]:
-    """Rows of each row group. A damaged count could be any number: every column has to hold as many values."""
+    """Rows of each row group. Of columns nothing is asked here: the library aborts where theirs is damaged."""
     metadata = reader.metadata
-    counts = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        values = [group.column(column).num_values for column in range(group.num_columns)]
-        if not 0 <= group.num_rows <= min(values, default=0):
-            raise NoParquetError(f"no Parquet file: row group {number} says it has {group.num_rows:,} rows")
-        counts.append(group.num_rows)
-    if sum(counts) != metadata.num_rows:
-        raise NoParquetError(f"no Parquet file: {sum(counts):,} rows in groups, {metadata.num_rows:,} in all")
+    counts = [int(metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)]
+    if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
+        raise BrokenTableError(f"no Parquet file: {sum(counts):,} rows in groups, {metadata.num_rows:,} in all")
     return counts

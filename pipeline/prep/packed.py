@@ -17,8 +17,9 @@ SUFFIXES: Final = (".gz", ".zst", ".bz2", ".xz")
 UNPACK_LIMIT: Final = 256 << 30  # bytes of a temporary file
 BUFFER: Final = 1 << 20
 
-DAMAGE: Final = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
-"""What the readers of broken files raise; an OSError with a number is the disk's, not the file's."""
+DAMAGE: Final = (EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError)
+"""What the readers of broken files raise: a damaged length asks for any memory. An OSError with a number is the
+disk's, not the file's."""
 
 
 class TooLargeError(ValueError):

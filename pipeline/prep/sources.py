@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from pipeline.files import file_hash
-from pipeline.prep.columns import NoParquetError, arrow_rows, parquet_row_count, parquet_rows
+from pipeline.prep.columns import BrokenTableError, arrow_rows, parquet_row_count, parquet_rows
 from pipeline.prep.decode import Undecoded, array_items, lines, refuse
 from pipeline.prep.packed import DAMAGE, stem, to_temporary_file, unpacked
 from pipeline.prep.roles import printable
@@ -158,7 +158,7 @@ def _rows_said(paths: Sequence[Path]) -> float | None:
         return None
     try:
         return float(sum(parquet_row_count(path) for path in paths))
-    except (NoParquetError, OSError):
+    except (BrokenTableError, OSError):
         return None  # what is wrong is said when it is read
 
 
