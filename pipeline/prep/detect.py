@@ -17,6 +17,7 @@ FIRST_ROWS: Final = 64
 
 LOOKS: Final = 8  # columns that a line names
 LISTED: Final = 50  # items of a list that are looked at
+NESTED: Final = 6  # how deep
 SPEAKER_KEYS: Final = ("role", "from", "speaker", "author", "who", "sender")
 
 ENOUGH: Final = 0.5
@@ -118,7 +119,7 @@ def _rank(shape: str, read: float, known: float) -> float:
 
 def _roles(rows: Sequence[Mapping[str, Any]]) -> str:
     """The values under keys that name speakers, wherever they are: ``roles seen: "asker" 240, …; ``."""
-    labels = Counter(printable(label) for row in rows for label in _speakers(row, 4))
+    labels = Counter(printable(label) for row in rows for label in _speakers(row, NESTED))
     return f"roles seen: {seen(labels)}; " if labels else ""
 
 
@@ -139,7 +140,7 @@ def _nearest(rows: Sequence[Mapping[str, Any]], scores: Mapping[str, tuple[float
     best = max(scores, key=lambda shape: scores[shape][0])
     if scores[best][0]:
         return f"nearest: {best}, {scores[best][0]:.0%} of them"
-    keys = {printable(key).lower() for row in rows for item in _objects(row, 4) for key in item}
+    keys = {printable(key).lower() for row in rows for item in _objects(row, NESTED) for key in item}
     lists = {shape: sum(key in keys for key in pair) for shape, pair in TURN_KEYS.items()}
     near = max(lists, key=lambda shape: lists[shape])
     if lists[near] or any(column in CHAT_COLUMNS for row in rows for column in row):

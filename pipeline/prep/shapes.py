@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pipeline.prep.roles import LABELS
+from pipeline.prep.roles import LABELS, printable
 from pipeline.prep.turns import RowError, Turn, turns_of
 
 __all__ = ["READERS", "Reader", "RowError", "Turn"]
@@ -53,6 +53,8 @@ def pair(row: Mapping[str, Any]) -> list[Turn]:
     if column is None:
         raise RowError("no prompt column with text")
     prompt = str(row[column])
+    if not any(character.isalnum() for character in prompt):
+        raise RowError(f'a prompt column that says nothing, like "{printable(prompt, 10)}"')
     if column == "instruction" and isinstance(row.get("input"), str) and row["input"].strip():
         prompt = f"{prompt}\n\n{row['input']}"
     turns = [Turn("user", prompt)]

@@ -134,6 +134,8 @@ def _unwrapped(value: Any, who: str, what: str, *, named: bool, depth: int) -> l
         inner = [next(iter(item.values()), None) if len(item) == 1 else None for item in items]
         if all(isinstance(item, Mapping) and _is_turn(item, who, what) for item in inner):
             return [item for item in inner if isinstance(item, Mapping)]
+        if len(items) == 1 and (found := _inside(items[0], who, what, named=named, depth=depth)):
+            return found
     elif depth and all(isinstance(item, list | tuple) and len(item) == 1 for item in items):
         return _unwrapped([item[0] for item in items], who, what, named=named, depth=depth - 1)
     elif depth and len(items) == 1:

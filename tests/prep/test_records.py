@@ -8,6 +8,7 @@ import pytest
 from pipeline.prep.records import held_out, normalise, row_id, understand
 from pipeline.prep.roles import LABELS, printable, role_of, seen
 from pipeline.prep.shapes import RowError, Turn
+from pipeline.prep.turns import Call
 
 Q, A, S, T = Turn("human", "q"), Turn("gpt", "a"), Turn("system", "s"), Turn("function", "f")
 
@@ -87,3 +88,30 @@ def test_labels_of_others_are_data() -> None:
     assert len(printable("x" * 10_000_000)) == 40
     labels = Counter({f"r{number:02}": 20 - number for number in range(14)})
     assert seen(labels).startswith('"r00" 20, "r01" 19') and seen(labels).endswith("and 4 more")
+
+
+def test_a_turn_of_calls_may_say_nothing_and_a_tool_give_nothing() -> None:
+    called = Turn("ai", None, calls=(Call("", "f", "{}"), Call("x", "g", "{}")))
+    messages = normalise([Q, called, Turn("tool", None), Turn("tool", "r", call_id="x"), A], "answers")
+    assert [call.id for call in messages[1].calls] == ["functions.f:0", "x"]
+    assert [message.call_id for message in messages] == ["", "", "functions.f:0", "x", ""]
+    assert messages[1].for_template() == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "x", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ],
+    }
+    assert messages[1].for_template(parsed=True)["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_calls_and_tools_are_part_of_the_content() -> None:
+    one, other = (Turn("ai", "", calls=(Call("1", "f", arguments),)) for arguments in ('{"a": 1}', '{"a": 2}'))
+    assert conversation({}, [Q, one, T]).hash != conversation({}, [Q, other, T]).hash
+    tools = [{"name": "f"}]
+    declared = conversation({"tools": tools}, [Q])
+    assert declared.hash != conversation({}, [Q]).hash
+    assert declared.tools == ({"type": "function", "function": {"name": "f"}},)
+    with pytest.raises(RowError, match="lone surrogate"):
+        conversation({"tools": [{"name": "\ud800"}]}, [Q])

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.prep.detect import UnknownShapeError, detect
 from pipeline.prep.shapes import READERS, RowError, Turn
+from pipeline.prep.turns import Call, tools_of
 
 SWE_AGENT = [
     {"role": "system", "content": "S"},
@@ -29,6 +30,8 @@ NEBIUS = {
     ],
     "exit_status": "submitted",
 }
+CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"cmd": "ls"}'}}
+TOOL = {"type": "function", "function": {"name": "run", "description": "Runs.", "parameters": {"type": "object"}}}
 CODE = {
     "id": "h",
     "input": "Write add.",
@@ -126,6 +129,109 @@ def turns(*pairs: tuple[str, str | None]) -> list[Turn]:
             id="Nebius, JSON in a string",
         ),
         pytest.param(
+            {"trajectory": [{"messages": NEBIUS["trajectory"]}]},
+            "trajectory",
+            turns(("system", "S"), ("user", "t"), ("ai", "a")),
+            id="nested once more",
+        ),
+        pytest.param(
+            {"trajectory": [[turn] for turn in NEBIUS["trajectory"]]},
+            "trajectory",
+            turns(("system", "S"), ("user", "t"), ("ai", "a")),
+            id="every turn in a list of its own",
+        ),
+        pytest.param(
+            {"trajectory": [{"turn": turn} for turn in NEBIUS["trajectory"]]},
+            "trajectory",
+            turns(("system", "S"), ("user", "t"), ("ai", "a")),
+            id="every turn in an object of its own",
+        ),
+        pytest.param(
+            {"data": {"conversations": [{"from": "human", "value": "q"}]}},
+            "conversations",
+            turns(("human", "q")),
+            id="in an object",
+        ),
+        pytest.param(
+            {"conversations": json.dumps({"conversations": [{"from": "human", "value": "q"}]})},
+            "conversations",
+            turns(("human", "q")),
+            id="in an object in a string",
+        ),
+        pytest.param(
+            {"conversations": [json.dumps({"from": "human", "value": "q"}), json.dumps({"from": "gpt", "value": "a"})]},
+            "conversations",
+            turns(("human", "q"), ("gpt", "a")),
+            id="every turn in a string",
+        ),
+        pytest.param(
+            {"prompt": json.dumps([{"role": "user", "content": "q"}]), "domain": "x"},
+            "messages",
+            turns(("user", "q")),
+            id="a prompt column of messages",
+        ),
+        pytest.param(
+            {
+                "trajectory": [
+                    {"role": "user", "content": [{"type": "text", "text": "q"}], "tool_calls": None},
+                    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                    {"role": "tool", "content": "r", "tool_call_id": "c1", "name": "run"},
+                ],
+                "tools": [TOOL],
+            },
+            "messages",
+            [
+                Turn("user", "q"),
+                Turn("assistant", None, calls=(Call("c1", "run", '{"cmd": "ls"}'),)),
+                Turn("tool", "r", call_id="c1", name="run"),
+            ],
+            id="OpenHands, structured tool calls",
+        ),
+        pytest.param(
+            {
+                "messages": [
+                    {"role": "user", "content": "q"},
+                    {"role": "assistant", "tool_calls": json.dumps([CALL])},
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "function_call": {"name": "run", "arguments": {"a": None, "b": 1}},
+                    },
+                ]
+            },
+            "messages",
+            [
+                Turn("user", "q"),
+                Turn("assistant", None, calls=(Call("c1", "run", '{"cmd": "ls"}'),)),
+                Turn("assistant", "", calls=(Call("", "run", '{"b": 1}'),)),
+            ],
+            id="calls in a string, and the older kind",
+        ),
+        pytest.param(
+            {"id": 1, "query": "q", "answers": "[]", "tools": json.dumps([TOOL["function"]])},
+            "pair",
+            turns(("user", "q")),
+            id="xlam",
+        ),
+        pytest.param(
+            {
+                "problem": "q",
+                "deepseek_reasoning": "r",
+                "deepseek_solution": "a",
+                "test_cases": None,
+                "starter_code": "",
+            },
+            "pair",
+            [Turn("user", "q"), Turn("assistant", "a", "r")],
+            id="OpenThoughts, metadata",
+        ),
+        pytest.param(
+            {"prompt": "q", "text": "NOTE: read this", "response": "a"},
+            "pair",
+            turns(("user", "q"), ("assistant", "a")),
+            id="a text that begins like a dialogue",
+        ),
+        pytest.param(
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
             "messages",
             turns(("user", "ab")),
@@ -158,7 +264,15 @@ def test_row_is_detected_and_read(row: dict[str, Any], shape: str, expected: lis
             "a turn with parts that are not text",
         ),
         ("conversations", {"other": 1}, 'no list of turns with "from" and "value"'),
+        ("messages", {"messages": [{"role": "a", "tool_calls": "[{"}]}, "tool calls that are broken JSON"),
+        ("messages", {"messages": [{"role": "a", "tool_calls": 3}]}, "tool calls that are a number"),
+        (
+            "messages",
+            {"messages": [{"role": "a", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}]},
+            "tool call arguments that are a number",
+        ),
         ("pair", {"question": "  "}, "no prompt column with text"),
+        ("pair", {"input": "-", "output": "a"}, 'a prompt column that says nothing, like "-"'),
         ("dialogue", {"chat": "no speaker here"}, "no speaker label in the dialogue"),
         ("dialogue", {"chat": None}, "no dialogue column with text"),
     ],
@@ -184,6 +298,36 @@ def test_detection_says_how_sure_it_is() -> None:
     assert (detected.shape, detected.sure, detected.rows) == ("conversations", 0.75, 4)
 
 
+def test_detection_says_how_many_roles_it_knows() -> None:
+    good = {"messages": [{"role": "user", "content": "q"}]}
+    detected = detect([good, {"messages": [{"role": "asker", "content": "q"}]}, good, {"messages": None}])
+    assert (detected.sure, round(detected.known, 2)) == (0.75, 0.67)
+    assert detected.words() == "messages, 75% of the first 4 rows read so, 67% of them with known roles only"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, ()),
+        ([], ()),
+        ([TOOL], (TOOL,)),
+        ([TOOL["function"]], (TOOL,)),
+        (json.dumps([TOOL]), (TOOL,)),
+        ([json.dumps(TOOL)], (TOOL,)),
+        ([{**TOOL, "strict": None}], (TOOL,)),
+        ("run", "tools that are broken JSON"),
+        (3, "tools that are a number"),
+        ([{"description": "x"}], "a tool without a name"),
+    ],
+)
+def test_declared_tools(given: Any, expected: Any) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(RowError, match=expected):
+            tools_of({"tools": given})
+    else:
+        assert tools_of({"tools": given}) == expected
+
+
 def test_unknown_shape_is_described() -> None:
     with pytest.raises(UnknownShapeError) as error:
         detect([{"asker": "q", "number": 1, "turns": [{"x": 1}]}, {"asker": None, "number": 2, "turns": []}])
@@ -191,3 +335,28 @@ def test_unknown_shape_is_described() -> None:
     assert "asker: null or text, number: number, turns: list or list of {x}" in text
     assert "--shape" in text
     assert "instruction" in text
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            {"turns": [{"role": "asker", "utterance": "q"}, {"role": "replier", "utterance": "a"}]},
+            [
+                "turns: list of {role, utterance}",
+                'roles seen: "asker" 2, "replier" 2',
+                'nearest: messages, turns lack "content"',
+            ],
+        ),
+        ({"log": {"dialog": [[{"speaker": "A\x1b[2J"}]]}}, ['roles seen: "A [2J" 2', "nearest: "]),
+        ({"prompts": "q"}, ['nearest: pair, "prompts" is like "prompt"']),
+        ({"a": 1.5, "b": {"c": []}}, ["a: number, b: object", "nearest: pair, no column of a known name"]),
+        ({"messages": 3}, ['nearest: messages, turns lack "role" and "content"']),
+    ],
+)
+def test_unknown_shape_names_roles_and_the_nearest(row: Any, words: list[str]) -> None:
+    with pytest.raises(UnknownShapeError) as error:
+        detect([row, row])
+    assert str(error.value).isprintable()
+    for word in words:
+        assert word in str(error.value)
