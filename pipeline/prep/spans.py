@@ -81,6 +81,8 @@ def _by_markers(messages: Sequence[Message], tools: Tools, template: Template, e
         if not _is_turn(text[slice(*span)], message, ends):
             return None
         spans.append(span)
+    if _thought(written[-1]) and THINKING_ENDS not in text[slice(*spans[-1])]:
+        return None  # the last turn's thinking is left out
     return Rendered(text, tuple(spans))
 
 
@@ -102,8 +104,8 @@ def _by_headers(messages: Sequence[Message], tools: Tools, template: Template, e
     end = next((token for token in ends if turn.rstrip().endswith(token)), None)
     if end is None:
         return None
-    if last.reasoning.strip() and (empty := _NOT_THOUGHT.match(turn)):
-        turn = THINKING_BEGINS + last.reasoning + THINKING_ENDS + turn[empty.end() :]
+    if THINKING_ENDS not in opened:
+        turn = _with_thinking(turn, last, opened)
     text = before + header + turn
     starts = [found.end() for found in re.finditer(re.escape(header), text)]
     written = [message for message in messages if message.role == "assistant"]
@@ -115,6 +117,19 @@ def _by_headers(messages: Sequence[Message], tools: Tools, template: Template, e
         if span is not None:
             spans.append((start + span[0], start + span[1]))
     return Rendered(text, tuple(spans), len(written) - len(spans))
+
+
+def _with_thinking(turn: str, message: Message, opened: str) -> str:
+    """A turn's text with the thinking that was written before its answer, where the template leaves that out."""
+    if not message.reasoning and THINKING_ENDS in message.content and _after_content(turn, 0, message.content) is None:
+        at = _after_content(turn, 0, _answer(message))
+        if at is None:
+            return turn
+        said = message.content.strip()
+        return (said if said.startswith(THINKING_BEGINS) else opened + said) + turn[at:]
+    if message.reasoning.strip() and (empty := _NOT_THOUGHT.match(turn)):
+        return THINKING_BEGINS + message.reasoning + THINKING_ENDS + turn[empty.end() :]
+    return turn
 
 
 def _written(turn: str, message: Message, end: str, opened: str) -> Span | None:

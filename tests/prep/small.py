@@ -34,6 +34,10 @@ FORGETFUL = (
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# No turn that is over shows thinking, not even the last; the prompt opens it.
+HIDING = FORGETFUL.replace(" and not loop.last", "").replace(
+    "assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}"
+)
 # The prompt opens the thinking; a finished turn shows it only where there is some.
 OPENED = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline import tokens
@@ -95,3 +97,11 @@ def test_everything_but_system_by_name(template: Template) -> None:
     _, written = masked(template, talk, "all-but-system")
     whole = template.tokenizer.render([one.for_template() for one in talk], generation_prompt=False)
     assert "".join(written) == whole.removeprefix("<|im_system|>system<|im_middle|>Be brief.<|im_end|>")
+
+
+def test_without_thinking_none_is_put_back(template: Template) -> None:
+    instant = Template(replace(template.tokenizer, variables={"thinking": False}))
+    sample, written = masked(instant, (ASKED, Message("assistant", "2", "easy")))
+    assert written == ["2<|im_end|>"]
+    (prompt,) = template.tokenizer.encode([masks.prompt_text((ASKED,), instant)])
+    assert sample.input_ids[: len(prompt)] == prompt

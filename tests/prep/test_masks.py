@@ -76,6 +76,21 @@ def test_a_template_that_forgets_thinking_leaves_the_answer_after_it(tmp_path: P
     assert sample.unmasked_turns == 0
 
 
+@pytest.mark.parametrize("tag", ["<think>\n", ""], ids=["with its tag", "begun by the prompt"])
+def test_the_last_turn_has_its_thinking_whatever_the_template_does(tmp_path: Path, tag: str) -> None:
+    template = tokenizer_of(tmp_path, small.HIDING)
+    thinking = (
+        TALK[1],
+        Message("assistant", f"{tag}1?</think>It is 1."),
+        TALK[3],
+        Message("assistant", f"{tag}y</think>\n2"),
+    )
+    sample, written = masked(template, thinking)
+    assert written == ["It is 1.<|im_end|>", "y</think>\n2<|im_end|>"]
+    (prompt,) = template.tokenizer.encode([masks.prompt_text(thinking[:-1], template)])
+    assert sample.input_ids[: len(prompt)] == prompt, "what the server was given"
+
+
 def test_reasoning_is_written_by_the_target_too(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path, small.OPENED)
     _, written = masked(tokenizer, (Message("user", "q"), Message("assistant", "a", "because")))
