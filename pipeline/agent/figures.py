@@ -6,10 +6,18 @@ It may be used from another thread than the journal, and loses at most its newes
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+KEPT_OF_A_JOB: Final = 64
+"""The figures of its own that a job may have; every name takes space for as long as the run lasts."""
+NAME_LIMIT: Final = 64  # characters
+OURS: Final = frozenset(
+    {"cpu_percent", "memory", "rate", "done", "running", "queued", "kv_use", "tok_s", "accept_length"}
+)
+"""What the agent itself measures of a job."""
 RECENT_S: Final = 2 * 3600.0
 HISTORY_S: Final = 60 * 86400.0
 EACH_SERIES: Final = "series IN (SELECT id FROM series)"
@@ -22,9 +30,11 @@ class Figures:
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
         self._db.execute("PRAGMA synchronous=NORMAL")
-        self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
+        self._know_series()
         self._minute: dict[int, list[float]] = {}
         self._minute_began: float | None = None
+        self.refused: dict[str, str] = {}
+        """By job that gave more figures than are kept: the first that was left out."""
         newest = "SELECT max((SELECT max(at) FROM recent WHERE series = id)) FROM series"
         self._newest: float = self._db.execute(newest).fetchone()[0] or 0.0
 
@@ -41,7 +51,7 @@ class Figures:
             if at < self._newest:
                 for table in ("recent", "history"):
                     self._db.execute(f"DELETE FROM {table} WHERE {EACH_SERIES} AND at > ?", (at,))  # noqa: S608
-            rows = [(self._number(*key), at, value) for key, value in values.items()]
+            rows = [(number, at, value) for key, value in values.items() if (number := self._number(*key))]
             self._db.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?, ?)", rows)
             for number, _, value in rows:
                 self._minute.setdefault(number, []).append(value)
@@ -59,8 +69,12 @@ class Figures:
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
+            self._know_series()
             raise
+
+    def _know_series(self) -> None:
+        self._series = {(job, figure): number for number, job, figure in self._db.execute("SELECT * FROM series")}
+        self._own = Counter(job for job, figure in self._series if figure not in OURS)
 
     def query(self, job: str, figure: str, points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """At most ``points`` means over the whole run, oldest first: times and values."""
@@ -90,10 +104,15 @@ class Figures:
         row = self._db.execute(rows, (number,)).fetchone()
         return row[0] if row else None
 
-    def _number(self, job: str, figure: str) -> int:
+    def _number(self, job: str, figure: str) -> int | None:
+        """The number of a figure's series; None for one more than a job may have."""
         known = self._series.get((job, figure))
         if known is None:
+            if job and figure not in OURS and (len(figure) > NAME_LIMIT or self._own[job] >= KEPT_OF_A_JOB):
+                self.refused.setdefault(job, figure)
+                return None
             cursor = self._db.execute("INSERT INTO series (job, figure) VALUES (?, ?)", (job, figure))
             assert cursor.lastrowid is not None
             known = self._series[job, figure] = cursor.lastrowid
+            self._own[job] += figure not in OURS
         return known

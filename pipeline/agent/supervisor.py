@@ -87,6 +87,8 @@ class Supervisor:
                 continue
             job.run = self._run_of(job, attempt.number, attempt.release)
             self.board.recall(job.run)
+            if job.spec.readiness is not None:
+                serving.expect(job)
             self._task(self._drive_adopted(job, job.run))
         self.spare.prepare()
         self._task(self._settle())
@@ -302,7 +304,7 @@ class Supervisor:
         if run.watched:
             return
         run.watched = True
-        if job.spec.readiness is not None:
+        if job.spec.service or job.spec.readiness is not None:
             self._task(serving.attend(self.board, job, run, self.wake))
         self._task(self._main_watch(job, run))
 

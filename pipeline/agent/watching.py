@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Final
 
 from pipeline.agent.attempts.environment import login_environment
 from pipeline.agent.attempts.identity import exiting
+from pipeline.agent.attempts.logs import plain
 from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
 from pipeline.agent.diagnosis.evidence import in_time
-from pipeline.agent.figures import Figures
+from pipeline.agent.figures import KEPT_OF_A_JOB, NAME_LIMIT, Figures
 from pipeline.agent.health import stalls
 from pipeline.agent.host.gpu_faults import in_words, meaning
 from pipeline.agent.host.senses import Seen, Senses, figures
@@ -53,7 +54,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
     loop = asyncio.get_running_loop()
     next_look = next_history = loop.time()
     struck: list[tuple[Run, int]] = []
-    said = ""
+    said, left_out = "", set[str]()
     memory = Memory(short=bool(board.store.mark(MEMORY_MARK, bool)))
     disk = DiskSpace(short=bool(board.store.mark(DISK_MARK, bool)))
     while True:
@@ -77,6 +78,7 @@ async def watch(board: Board, senses: Senses, kept: Figures, wake: Callable[[], 
                 samples = {name: sample for name, sample in beat.jobs.items() if name in live}
                 if not board.store.trouble:  # what room there is belongs to the events
                     await senses.call(kept.add, beat.at, figures(beat.host, samples))
+                    say_left_out(board, kept.refused, left_out)
             said = ""
         except Exception as error:
             # A disk that stays full makes each look fail alike: told once, not once a second.
@@ -104,6 +106,14 @@ def say_killed(board: Board, struck: list[tuple[Run, int]]) -> None:
         if job is not None and job.run is run and run.main is not None and not exiting(run.main):
             count = "one of its processes" if kills == 1 else f"{kills} of its processes"
             board.tell("host", f"{run.job}: the kernel killed {count} for memory; the job goes on", job=job)
+
+
+def say_left_out(board: Board, refused: Mapping[str, str], said: set[str]) -> None:
+    """Say it once of a job that gives more figures than are kept."""
+    for job in refused.keys() - said:
+        said.add(job)
+        text = f"{job} reports figures whose history is not kept, such as {plain(refused[job])[:40]!r}"
+        board.note("agent", f"{text}: {KEPT_OF_A_JOB} of a job are, with names of up to {NAME_LIMIT} characters")
 
 
 def take(board: Board, seen: dict[str, Seen]) -> None:

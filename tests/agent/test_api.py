@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import httpx
 import msgspec
 
 from pipeline.agent import paths
+from pipeline.agent.figures import KEPT_OF_A_JOB, OURS
 from pipeline.agent.store import EVENTS_KEPT, Store
 from pipeline.protocol import (
     Event,
@@ -228,6 +230,34 @@ async def test_logs_details_and_figures(agent: Rig) -> None:
     assert [attempt.state for attempt in detail.attempts] == ["done"] and detail.folder == str(agent.folder("a"))
     kept_files = [path for path in agent.workdir.rglob("*") if path.is_file() and "releases" not in path.parts]
     assert not [path for path in kept_files if b"hush-hush" in path.read_bytes()]
+
+
+async def test_figures_that_a_job_invents_are_bounded_and_it_is_said_once(agent: Rig) -> None:
+    script = (
+        "import json, os, sys, time\n"
+        "with open(os.environ['DRAFTDECK_PROGRESS'], 'a') as file:\n"
+        "    for step in range(10**6):\n"
+        "        figures = {f'step {step} figure {number}': 1.0 for number in range(50)}\n"
+        "        line = {'progress': {'at': time.time(), 'phase': 'x', 'done': step, 'figures': figures}}\n"
+        "        print(json.dumps(line), file=file, flush=True)\n"
+        "        time.sleep(0.5)\n"
+    )
+    await agent.apply(replace(shell("a", ""), argv=(sys.executable, "-c", script)))
+
+    async def said() -> int:
+        return sum("figures whose history is not kept" in event.text for event in (await agent.state()).events)
+
+    await until(said, within=30)
+
+    async def further() -> bool:
+        answer = await agent.client.get("/v1/history", params={"job": "a", "figure": "done"})
+        return len(msgspec.json.decode(answer.content, type=History).values) >= 4
+
+    await until(further, within=40)
+    assert await said() == 1
+    with contextlib.closing(sqlite3.connect(paths.journal_path(agent.workdir))) as journal:
+        (count,) = journal.execute("SELECT count(*) FROM series WHERE job = 'a'").fetchone()
+    assert count <= KEPT_OF_A_JOB + len(OURS)
 
 
 async def test_a_missing_secret_is_named(agent: Rig) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -146,6 +147,53 @@ async def test_a_server_becomes_ready_and_lets_others_start(agent: Rig, unused_t
         return sample is not None and sample.running == 3
 
     await until(figures)
+
+
+async def test_a_server_is_attended_again_once_its_readiness_is_asked_for_again(
+    agent: Rig, unused_tcp_port: int
+) -> None:
+    spec = server(agent, unused_tcp_port, "tiny")
+    behind = shell("g", "true", needs=(Need("serve:x", "ready"),), autostart=False)
+    await agent.apply(spec, behind)
+    before = await agent.reach("serve:x", S.RUNNING)
+    await agent.says("serve:x", "503")
+    await agent.apply(replace(spec, readiness=None), behind)
+    assert (await agent.reach("serve:x", S.READY)).reason == "its readiness is not asked for"
+    await agent.apply(spec, behind)
+    await agent.reach("serve:x", S.RUNNING)
+    await agent.says("serve:x", "503")
+    (agent.workdir / "ready").touch()
+    status = await agent.reach("serve:x", S.READY)
+    assert (status.attempt, status.pid, status.reason) == (1, before.pid, "")
+    await agent.act("g", "start")
+    await agent.reach("g", S.DONE)
+
+
+async def test_the_figures_of_a_server_are_waited_for_in_words_after_an_agent_has_died(
+    agent: Rig, unused_tcp_port: int
+) -> None:
+    (agent.workdir / "ready").touch()
+    await agent.apply(server(agent, unused_tcp_port, "tiny"))
+    status = await agent.reach("serve:x", S.READY)
+    old = agent.holder("agent")
+    assert old is not None and status.pid is not None
+    os.kill(status.pid, signal.SIGSTOP)  # a look takes its time now
+    os.kill(old.pid, signal.SIGKILL)
+    await agent.replaced("agent", old)
+
+    async def said() -> str:
+        sample = (await agent.heard_all()).get("serve:x")
+        return sample.server.step if sample is not None and sample.server is not None else ""
+
+    first = await until(said)
+    assert first == "waiting for the first look" or first.startswith("has not answered for"), first
+    os.kill(status.pid, signal.SIGCONT)
+
+    async def figures() -> bool:
+        sample = (await agent.heard_all()).get("serve:x")
+        return sample is not None and sample.server is not None and sample.server.running == 3
+
+    await until(figures, within=40)
 
 
 async def test_a_wrong_server_is_stopped_and_said_why(agent: Rig, unused_tcp_port: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.agent.figures import Figures
+from pipeline.agent.figures import KEPT_OF_A_JOB, Figures
 from pipeline.agent.store import ATTEMPTS_KEPT, JobRecord, Store
 from pipeline.protocol import ActionReply, Attempt, Event, JobSpec, JobState, JobStatus, Plan
 from tests.agent.rig import ROOT
@@ -152,6 +152,25 @@ def test_a_clock_that_was_set_back_leaves_the_newest_value_last(tmp_path: Path) 
     figures.add(6600.0, {("a", "memory"): 10.0})
     assert figures.query("a", "memory", 50) == ((3000.0, 6600.0), (9.0, 10.0))
     figures.close()
+
+
+def test_a_job_has_no_more_figures_than_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    Store(path).close()
+    figures = Figures(path)
+    for number in range(500):
+        at = 1000.0 + 5 * number
+        figures.add(at, {("a", f"invented {number}"): 1.0, ("a", "x" * 5000): 1.0, ("", f"gpu{number}.power"): 1.0})
+        figures.add(at, {("a", "invented 3"): float(number), ("b", "tok_s"): 2.0})
+    figures.add(4000.0, {("a", "memory"): 7.0, ("a", "invented 900"): 1.0})
+    assert figures.last("a", "memory") == 7.0 and figures.last("a", "invented 3") == 499.0
+    assert figures.last("a", "invented 64") is None and figures.last("a", "invented 63") == 1.0
+    assert figures.last("", "gpu499.power") == 1.0
+    assert figures.refused == {"a": "x" * 5000}
+    figures.close()
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT count(*) FROM series WHERE job = 'a'").fetchone() == (KEPT_OF_A_JOB + 1,)
+    database.close()
 
 
 def test_history_is_thinned_and_keeps_its_order(tmp_path: Path) -> None:

@@ -36,9 +36,10 @@ def _rows(row: ServerRow, width: int) -> list[Content]:
     rows = [line((f"{GLYPHS[row.state]} {row.job} ", tone), (row.state, f"bold {tone}"), (up, "$label"))]
     if row.sample is None:
         return rows
-    if not row.sample.ready:
+    known = figures(row.sample)
+    if not row.sample.ready or not known:
         rows.append(line("  ", row.step))
-    rows += flow(figures(row.sample), width, "  ")
+    rows += flow(known, width, "  ")
     if row.sample.kv_use is not None and width >= 20:
         label = "  KV cache "
         rows.append(line((label, "$label"), (fmt.bar(row.sample.kv_use, width - len(label)), "$curve")))

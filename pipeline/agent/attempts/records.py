@@ -90,12 +90,12 @@ def abandon(folder: Path, me: Process, container: str) -> bool:
 
 
 def claimed(folder: Path) -> bool:
-    return (folder / "claim").exists()
+    return os.path.lexists(folder / "claim")
 
 
 def began(folder: Path) -> bool:
     """Whether the job's process was recorded, readable or not: its claim was whole before."""
-    return (folder / "started.json").exists()
+    return os.path.lexists(folder / "started.json")
 
 
 def find_shim(folder: Path) -> Process | None:

@@ -232,7 +232,7 @@ async def after_shim(run: Run, started: Callable[[records.Started], None]) -> En
 
 def _unrecorded(run: Run) -> Ending:
     """The end of a job of which no exit record can be read."""
-    torn = (run.folder / "exit.json").exists()
+    torn = os.path.lexists(run.folder / "exit.json")
     return Ending(shim_lost=True, torn=torn, left_over=tuple(run.left_over.values())[:LEFT_SHOWN])
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from pipeline.agent.attempts.run import Run
 from pipeline.agent.board import Board, Job
@@ -18,24 +19,53 @@ from pipeline.protocol import JobState, Readiness, ServerSample
 log = logging.getLogger(__name__)
 
 
+UNSEEN: Final = "waiting for the first look"
+IDLE_S: Final = 2.0
+"""How soon it is seen that a plan asks for readiness again."""
+
+
+def expect(job: Job) -> None:
+    """Say of a server that this agent has not looked at it yet."""
+    job.server, job.server_at = ServerSample(UNSEEN, ready=job.status.state is JobState.READY), time.monotonic()
+
+
 async def attend(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> None:
-    """Look at a server until its attempt ends. Its times are read anew at every look: a plan may change them."""
+    """Look at a server until its attempt ends; while the plan does not ask for its readiness, it is ready as it is."""
+    while _followed(job, run):
+        if job.spec.readiness is not None:
+            await _look_after(board, job, run, wake)
+            continue
+        if job.status.state in (JobState.RUNNING, JobState.STALLED):
+            with suppress(sqlite3.Error):  # tried again after the pause
+                board.set(job, JobState.READY, "its readiness is not asked for")
+                wake()
+        job.server = None
+        await asyncio.sleep(IDLE_S)
+
+
+async def _look_after(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> None:
+    """Look at a server again and again while its attempt lasts and the plan asks for its readiness.
+
+    Its times are read anew at every look: a plan may change them.
+    """
     # Brings httpx, which an agent without servers can do without.
     from pipeline.agent.health.server_probe import Found, ServerProbe
 
+    if job.server is None:
+        expect(job)
+    if run.ready_at is None and job.status.state is JobState.READY:  # it was not asked to prove itself
+        with suppress(sqlite3.Error):
+            board.set(job, JobState.RUNNING, UNSEEN)
     probe = ServerProbe(run.log, run.ready_at)
     began, misses = time.monotonic(), 0
     try:
-        while True:
-            readiness = job.spec.readiness
-            if readiness is None:  # a plan without it
-                return
+        while (readiness := job.spec.readiness) is not None:
             try:
                 found = await probe.look(readiness, job.spec.liveness)
             except Exception:
                 log.exception("looking at %s failed; looking again", job.spec.name)
                 found = Found(ServerSample(step="cannot be looked at; see agent.log"))
-            if job.run is not run or run.stop_by or run.sentence:
+            if not _followed(job, run) or job.spec.readiness is None:
                 return
             job.server, job.server_at = found.sample, time.monotonic()
             misses = 0 if found.sample.ready else misses + 1
@@ -53,6 +83,11 @@ async def attend(board: Board, job: Job, run: Run, wake: Callable[[], None]) -> 
             await asyncio.sleep(readiness.checks.interval_s)
     finally:
         await probe.close()
+
+
+def _followed(job: Job, run: Run) -> bool:
+    """Whether the attempt goes on, and nobody has asked it to end."""
+    return job.run is run and not run.stop_by and not run.sentence
 
 
 def judge(board: Board, job: Job, sample: ServerSample, readiness: Readiness, waited_s: float, misses: int) -> None:
