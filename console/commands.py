@@ -44,6 +44,8 @@ async def apply(host: Host, *, dry_run: bool, confirm: tuple[str, ...]) -> int:
         if change.effect != "nothing":
             detail = f": {clean(change.detail)}" if change.detail else ""
             print(f"{change.job:<24} {change.effect}{detail}")
+    for key in reply.settings:
+        print(f"{clean(key):<24} live")
     unchanged = sum(change.effect == "nothing" for change in reply.changes)
     if unchanged:
         print(f"{unchanged} of {len(reply.changes)} jobs stay as they are")
@@ -108,14 +110,14 @@ async def secret(host: Host, name: str) -> int:
 
 
 async def doctor(host: Host, *, as_json: bool) -> int:
-    """Say line by line what is right and wrong on the host; 1 where anything is wrong."""
+    """Say line by line what is right and wrong on the host; 1 where anything is wrong, 3 where it was not reached."""
     from console.doctor.examine import examine
     from console.doctor.findings import as_json as to_json
-    from console.doctor.findings import as_text, well
+    from console.doctor.findings import as_text, reached, well
 
     found = await examine(load(host.config), accept_new_host_key=host.accept_new_host_key)
     print(to_json(found) if as_json else as_text(found))
-    return WELL if well(found) else TROUBLE
+    return UNREACHABLE if not reached(found) else WELL if well(found) else TROUBLE
 
 
 async def notify_test(host: Host) -> int:
@@ -156,6 +158,9 @@ async def demo(places: demo_run.Folders, *, size: int, headless_run: bool, fresh
 
 async def demo_stop(places: demo_run.Folders) -> int:
     """End the demo's jobs and agent, then its container. What it made stays."""
+    demo_run.require_demo(places)
+    if not places.container.exists():
+        raise demo_run.DemoError(f"there is no demo in {places.root}: nothing was ended; name its folder with --dir")
     if places.config.exists() and demo_run.container_runs(places):
         config = load(places.config)
         try:

@@ -106,7 +106,7 @@ def remove(places: Folders) -> None:
 
 def require_demo(places: Folders) -> None:
     """Raise ``DemoError`` where the folder holds something that is no demo: nothing in it is deleted or started."""
-    if any(places.root.iterdir()) and not _is_demo(places):
+    if places.root.is_dir() and any(places.root.iterdir()) and not _is_demo(places):
         raise DemoError(f"{places.root} is no demo's folder; remove it by hand or name another one with --dir")
 
 

@@ -191,6 +191,7 @@ class ApplyReply:
     changes: tuple[Change, ...]
     applied: bool
     refused: str = ""  # why not applied, in words
+    settings: tuple[str, ...] = ()  # keys of the config that change for the agent itself: "disk.log"; used at once
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from console import host as hosts
 from console.client import AgentClient
 from console.config import Config
 from console.doctor import judge, modules
-from console.doctor.findings import Finding
+from console.doctor.findings import SSH, Finding
 from console.link import onhost
 from console.link.channel import bridge_argv
 from console.link.deploy import installed_package, on_host
@@ -34,7 +34,7 @@ async def examine(config: Config, *, accept_new_host_key: bool = False) -> list[
             found.append(_login(link))
             await _look(link, config, found)
     except LinkError as error:
-        found.append(Finding("wrong", "ssh", str(error)))
+        found.append(Finding("wrong", SSH, str(error)))
     return found
 
 
@@ -43,7 +43,7 @@ def _login(link: Link) -> Finding:
     address, port, *_ = ssh.get_extra_info("peername")
     key = ssh.get_server_host_key()
     shown = f", host key {key.get_algorithm()} {key.get_fingerprint()} as known" if key is not None else ""
-    return Finding("ok", "ssh", f"{ssh.get_extra_info('username')}@{address}:{port}{shown}")
+    return Finding("ok", SSH, f"{ssh.get_extra_info('username')}@{address}:{port}{shown}")
 
 
 async def _look(link: Link, config: Config, found: list[Finding]) -> None:

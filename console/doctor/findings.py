@@ -13,6 +13,8 @@ from console.view.text import clean
 State = Literal["ok", "warning", "wrong"]
 MARKS: Final = {"ok": "✓", "warning": "!", "wrong": "✗"}
 TOPIC: Final = 19
+SSH: Final = "ssh"
+"""The topic of the connection itself."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Finding:
 
 def well(findings: Iterable[Finding]) -> bool:
     return all(finding.state != "wrong" for finding in findings)
+
+
+def reached(findings: Iterable[Finding]) -> bool:
+    """Whether there was a connection to the host, to the end."""
+    return not any(finding.topic == SSH and finding.state == "wrong" for finding in findings)
 
 
 def as_text(findings: Sequence[Finding]) -> str:

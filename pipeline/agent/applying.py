@@ -26,8 +26,9 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
     made = await asyncio.to_thread(_records, board, workdir, request.plan)
     found = planning.changes(board.plan, request.plan, board.statuses(), made)
     refused = planning.refusal(found, request.confirm)
+    settings = planning.settings(board.plan, request.plan)
     if refused or request.dry_run:
-        return ApplyReply(found, False, refused)
+        return ApplyReply(found, False, refused, settings)
     ended: list[Run] = []
     with board.transaction():
         notifier.begin(board, request.plan.notify)
@@ -35,7 +36,8 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
         for change in found:
             _carry_out(board, request, change, ended)
         counted = Counter(change.effect for change in found if change.effect != "nothing")
-        words = ", ".join(f"{count} {effect}" for effect, count in counted.items()) or "no change"
+        said = [*(f"{count} {effect}" for effect, count in counted.items()), *(f"{key} live" for key in settings)]
+        words = ", ".join(said) or "no change"
         board.tell("plan", f"plan of {request.plan.run} applied: {words}", by=request.by)
         board.take_plan(request.plan)
     for job in list(board.jobs.values()):
@@ -43,7 +45,7 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
             await _allow(board, job, job.run)
     for run in ended:
         run.end()
-    return ApplyReply(found, True)
+    return ApplyReply(found, True, settings=settings)
 
 
 def _carry_out(board: Board, request: ApplyRequest, change: Change, ended: list[Run]) -> None:

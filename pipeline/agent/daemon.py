@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pipeline.agent import locks, own_log, paths
+from pipeline.agent import locks, own_log, paths, succession
 from pipeline.agent.api import Api, Control
 from pipeline.agent.attempts.identity import identify, send
 from pipeline.agent.attempts.run import gone
@@ -70,12 +71,12 @@ class Agent:
         """Serve until told to leave."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._leaving.set)
-        self.supervisor = await self.works.call(_supervise(self.workdir))
+        self.supervisor = await self.works.call(_supervise(self.workdir, self.release))
         api = Api(self.supervisor, self.works, Control(self.info, self.leave))
         self.doors.open({name: api.app(read_only=read_only) for name, read_only in SOCKETS.items()})
         tell = partial(self.works.soon, self.supervisor.board.note, "agent")
-        keeping = [asyncio.create_task(work) for work in (self._keep_keeper(), self.doors.keep(tell), self._keep_log())]
-        tell(f"agent {os.getpid()} of release {self.release} is there")
+        works = (self._keep_keeper(tell), self.doors.keep(tell), self._keep_log())
+        keeping = [asyncio.create_task(work) for work in works]
         await self._leaving.wait()
         for task in keeping:
             task.cancel()
@@ -87,9 +88,13 @@ class Agent:
         await asyncio.gather(*keeping, return_exceptions=True)
         await self.doors.close()
         try:
-            await asyncio.wait_for(self.works.call(self.supervisor.close()), CLOSE_S)
+            await asyncio.wait_for(self.works.call(self._close()), CLOSE_S)
         except TimeoutError:
             log.warning("the disk does not answer; leaving all the same, the next agent reads it from there")
+
+    async def _close(self) -> None:
+        succession.leave(self.supervisor.board)
+        await self.supervisor.close()
 
     async def _keep_log(self) -> None:
         """Keep the agent's own log within its cap."""
@@ -98,16 +103,21 @@ class Agent:
                 own_log.keep(str(self.runtime / "agent.log"))
             await asyncio.sleep(own_log.LOOK_S)
 
-    async def _keep_keeper(self) -> None:
-        """Start the keeper again whenever it has died."""
+    async def _keep_keeper(self, tell: Callable[[str], None]) -> None:
+        """Start the keeper again whenever it has died; say so, for meanwhile nobody would start the agent again."""
         lock = str(self.runtime / "keeper.lock")
         loop = asyncio.get_running_loop()
-        root = ""
+        root, missed = "", False
         while True:
             try:
                 keeper = locks.holder(lock)
                 if keeper is not None:
+                    if missed:
+                        tell(f"keeper {keeper.pid} is there")
+                        missed = False
                     await gone(keeper)
+                    tell(f"keeper {keeper.pid} has ended; another one is being started")
+                    missed = True
                     continue
                 began = loop.time()
                 child = identify(spawn_keeper(self.workdir, self.runtime, root))
@@ -127,9 +137,10 @@ class Agent:
                 await asyncio.sleep(KEEPER_GAP_S)
 
 
-async def _supervise(workdir: Path) -> Supervisor:
+async def _supervise(workdir: Path, release: str) -> Supervisor:
     supervisor = Supervisor(workdir)
     await supervisor.start()
+    succession.arrive(supervisor.board, os.getpid(), release, supervisor.container)
     return supervisor
 
 

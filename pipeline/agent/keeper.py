@@ -25,6 +25,7 @@ HEALTHY_S = 10.0
 LOOK_S = 2.0  # how often the lock is looked after
 DELAY_S = 0.2
 DELAY_MAX_S = 10.0
+ENDED_VARIABLE = "DRAFTDECK_AGENT_ENDED"  # how the agent before ended, in words
 
 
 def main(workdir: str) -> int:
@@ -39,7 +40,7 @@ def main(workdir: str) -> int:
     ctypes.CDLL(None).prctl(PR_SET_NAME, b"draftdeck-keep", 0, 0, 0)
     os.chdir("/")  # whatever folder this was started in may be unmounted
     lock = os.path.join(runtime, "agent.lock")
-    failures = 0
+    failures, how = 0, ""
     while True:
         began = time.monotonic()
         agent = locks.holder(lock)
@@ -47,7 +48,7 @@ def main(workdir: str) -> int:
             try:
                 follow_release(workdir)
                 say(f"starting the agent of {workdir}")
-                wait_started(start_agent(workdir, runtime), lock)
+                wait_started(start_agent(workdir, runtime, how), lock)
             except OSError as error:  # no processes left, or no disk
                 say(f"the agent cannot be started: {error}")
             agent = locks.holder(lock)
@@ -57,7 +58,8 @@ def main(workdir: str) -> int:
                 return 0
         keep_log(runtime)
         how = collect()
-        say(f"the agent has ended: {how}{last_words(runtime) if how.startswith('exit code') else ''}")
+        words = last_words(runtime) if how.startswith("exit code") else ""
+        say(f"the agent has ended: {how or 'not a child of this keeper'}{words}")
         # One that was killed, or left by itself, is replaced at once; one that fails at its start would make this spin.
         short = time.monotonic() - began < HEALTHY_S
         failed = agent is None or (how.startswith("exit code") and how != "exit code 0" and short)
@@ -109,10 +111,10 @@ def ended_within(agent: Process, seconds: float) -> bool:
         os.close(handle)
 
 
-def start_agent(workdir: str, runtime: str) -> int:
-    """Start an agent in a session of its own; its pid."""
+def start_agent(workdir: str, runtime: str, how: str) -> int:
+    """Start an agent in a session of its own; its pid. ``how``: the one before ended, as far as was seen."""
     log = os.path.join(runtime, "agent.log")
-    environment = {**os.environ, "PYTHONPATH": paths.code_root(workdir)}
+    environment = {**os.environ, "PYTHONPATH": paths.code_root(workdir), ENDED_VARIABLE: how}
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-P", "-m", "pipeline.agent", "run", "--workdir", workdir],
@@ -152,8 +154,8 @@ def follow_release(workdir: str) -> None:
 
 
 def collect() -> str:
-    """Reap agents that were children of this process; how the last of them ended, in words."""
-    how = "not a child of this keeper"
+    """Reap agents that were children of this process; how the last of them ended, in words; "" where none was."""
+    how = ""
     try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -22,6 +22,7 @@ from pipeline.agent import paths
 from pipeline.agent.figures import KEPT_OF_A_JOB, OURS
 from pipeline.agent.store import EVENTS_KEPT, Store
 from pipeline.protocol import (
+    DiskPolicy,
     Event,
     History,
     JobDetail,
@@ -300,6 +301,18 @@ async def test_a_plan_is_applied_by_difference(agent: Rig) -> None:
     after = await agent.status("steady")
     assert after == before
     assert list((await agent.state()).jobs) == ["maker", "steady", "changed", "fresh"]
+
+
+async def test_what_takes_effect_for_the_agent_alone_is_said(agent: Rig) -> None:
+    await agent.apply(shell("a", "exec sleep 100"))
+    dry = await agent.apply(shell("a", "exec sleep 100"), disk=DiskPolicy(log=5), dry_run=True)
+    assert (dry.applied, dry.settings) == (False, ("disk.log",))
+    reply = await agent.apply(shell("a", "exec sleep 100"), disk=DiskPolicy(log=5))
+    assert (reply.applied, reply.settings) == (True, ("disk.log",))
+    assert [change.effect for change in reply.changes] == ["nothing"]
+    state = await agent.state()
+    assert state.plan is not None and state.plan.disk.log == 5
+    assert [event.text for event in state.events if event.kind == "plan"][-1] == "plan of test applied: disk.log live"
 
 
 async def test_a_plan_that_cannot_be_is_refused(agent: Rig) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,7 +17,7 @@ import pytest
 
 from pipeline.agent import paths
 from pipeline.agent.attempts.identity import Process, alive, send
-from pipeline.protocol import ActionRequest, JobState
+from pipeline.protocol import ActionRequest, Event, JobState
 from tests.agent.rig import RELEASE, ROOT, Rig, shell, until
 
 S = JobState
@@ -36,6 +39,50 @@ def make_release(rig: Rig, name: str, where: str) -> Path:
     broken = folder / "pipeline" / where
     broken.write_text(broken.read_text() + RAISE)
     return broken
+
+
+def said(rig: Rig, kind: str = "agent") -> list[str]:
+    """What the journal says of agent and keeper, agent or not."""
+    with contextlib.closing(sqlite3.connect(paths.journal_path(rig.workdir))) as journal:
+        rows = journal.execute("SELECT body FROM events ORDER BY seq").fetchall()
+    events = [msgspec.json.decode(row[0], type=Event) for row in rows]
+    return [event.text for event in events if event.kind == kind]
+
+
+def told(rig: Rig, text: str) -> bool:
+    return text in said(rig)
+
+
+async def test_a_new_agent_says_how_the_one_before_it_ended(rig: Rig) -> None:
+    first = await rig.start()
+    old = rig.holder("agent")
+    assert old is not None and send(old, signal.SIGKILL)
+    second = (await rig.replaced("agent", old)).pid
+    await until(lambda: len(said(rig)) == 2, what=rig.log())
+    assert said(rig) == [
+        f"agent {first} of release {RELEASE} is there",
+        f"agent {second} of release {RELEASE} is there; agent {first} before it ended with signal 9",
+    ]
+    # Both at once: nobody saw it.
+    await dead(rig.holder("keeper"), rig.holder("agent"))
+    third = await rig.start()
+    await until(lambda: len(said(rig)) == 3)
+    assert said(rig)[2].endswith(f"; agent {second} before it ended, nobody saw how")
+    # One that was told to leave has no word said of it.
+    await asyncio.to_thread(rig.call, "stop")
+    fourth = await rig.start()
+    await until(lambda: f"agent {fourth} of release {RELEASE} is there" in said(rig))
+    assert third != fourth
+
+
+async def test_a_keeper_that_died_is_said_and_so_is_the_next(agent: Rig) -> None:
+    for _ in range(2):  # the second time within a second, which takes a little longer
+        old = agent.holder("keeper")
+        assert old is not None and send(old, signal.SIGKILL)
+        new = await agent.replaced("keeper", old)
+        await until(partial(told, agent, f"keeper {new.pid} is there"), what=f"keeper {new.pid}")
+        assert f"keeper {old.pid} has ended; another one is being started" in said(agent)
+    assert (await agent.state()).agent.keeper
 
 
 @pytest.mark.parametrize("where", ["__init__.py", "agent/__init__.py", "agent/supervisor.py"])

@@ -25,7 +25,7 @@ def made(root: Path, port: int = 2222) -> demo.Folders:
     return places
 
 
-@pytest.mark.parametrize("option", ["--headless", "--fresh"])
+@pytest.mark.parametrize("option", ["--headless", "--fresh", "--stop"])
 def test_a_folder_with_another_config_is_left_alone(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +47,15 @@ def test_a_file_in_place_of_the_folder_is_said(option: str, tmp_path: Path, caps
     assert ended.value.code == 1
     assert capsys.readouterr().err == f"draftdeck: {file} is no folder; name one with --dir\n"
     assert file.read_text() == "all of it"
+
+
+@pytest.mark.parametrize("name", ["", "not/there"])
+def test_where_no_demo_is_none_is_ended(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--dir", str(tmp_path / name), "--stop"])
+    assert ended.value.code == 1
+    assert f"there is no demo in {tmp_path / name}: nothing was ended" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_no_python_and_no_login_are_one_line_each(
     (tmp_path / "hosts").touch()
     config.write_text(text.replace(str(server.endpoint.known_hosts), str(tmp_path / "hosts")))
     code, found = await examined(config, capsys)
-    assert code == commands.TROUBLE and list(found) == ["ssh"]
+    assert code == commands.UNREACHABLE and list(found) == ["ssh"]
     assert "is not known yet" in found["ssh"]["text"] and "--accept-new-host-key" in found["ssh"]["text"]
     assert (tmp_path / "hosts").read_text() == ""
 

@@ -13,6 +13,9 @@ SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 PROCESS_FIELDS: Final = ("argv", "env", "secrets", "oom_score_adj", "service")
 """What a running process was given and keeps; every other field takes effect on a running job."""
 
+AGENT_KEYS: Final = {"run": "run.name", "reserve_memory": "resources.reserve"}
+"""By field of a plan: the config's key. Those of [notify] and [disk] are called alike."""
+
 
 def faults(plan: Plan) -> list[str]:
     """What is wrong with a plan, each in a line that names the job."""
@@ -70,6 +73,18 @@ def changes(
         if name not in after:
             live = name in jobs and jobs[name].state in LIVE
             found.append(Change(name, "removed", "is stopped" if live else ""))
+    return tuple(found)
+
+
+def settings(old: Plan | None, new: Plan) -> tuple[str, ...]:
+    """What a plan changes for the agent itself, by the config's keys."""
+    if old is None:
+        return ()
+    found = [key for name, key in AGENT_KEYS.items() if getattr(old, name) != getattr(new, name)]
+    for section in ("notify", "disk"):
+        before, after = getattr(old, section), getattr(new, section)
+        names = (name for name in after.__dataclass_fields__ if getattr(before, name) != getattr(after, name))
+        found += [f"{section}.{name.removesuffix('_s')}" for name in names]
     return tuple(found)
 
 

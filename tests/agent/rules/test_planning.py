@@ -6,8 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.agent.rules.planning import changes, faults, records_of, refusal
-from pipeline.protocol import DatasetCount, JobSpec, JobState, JobStatus, Need, Plan, Progress, Resources, Result
+from pipeline.agent.rules.planning import changes, faults, records_of, refusal, settings
+from pipeline.protocol import (
+    DatasetCount,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Need,
+    Notify,
+    Plan,
+    Progress,
+    Resources,
+    Result,
+)
 
 BASE = JobSpec("a", "prep", ("python", "-m", "pipeline.prep"), content_hash="one")
 
@@ -60,6 +71,14 @@ def test_the_effect_depends_on_what_changed_and_on_what_runs() -> None:
         "its inputs change; keeps what still fits",
     )
     assert effect(replace(BASE, inputs_hash="two"), S.WAITING)[0] == "live"
+
+
+def test_what_changes_for_the_agent_itself_is_named_by_the_keys_of_the_config() -> None:
+    old = plan(BASE)
+    assert settings(None, old) == settings(old, old) == ()
+    new = replace(old, disk=replace(old.disk, log=1, warn_left_s=60.0), notify=Notify("HOOK"), reserve_memory=1)
+    assert settings(old, new) == ("resources.reserve", "notify.webhook", "disk.log", "disk.warn_left")
+    assert settings(old, replace(old, run="other")) == ("run.name",)
 
 
 def test_new_and_removed_jobs() -> None:
