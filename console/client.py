@@ -39,6 +39,9 @@ SILENCE_S: Final = 3 * BEAT_S + 1.0
 RESOLVE_S: Final = 30.0
 """How long a change whose fate is unknown is sent again before it is reported as unknown."""
 
+OUTCOME_S: Final = 60.0
+"""How long a command then waits for a connection that tells what became of it."""
+
 LONGEST_LINE: Final = 16 << 20
 REFUSALS: Final = 10
 """How often a request that the SSH server opens no session for is tried."""
@@ -113,6 +116,18 @@ class AgentClient:
     async def withdraw(self, request: ActionRequest) -> ActionReply:
         """What became of a request that ended in ``OutcomeUnknown``; if nothing did, nothing will."""
         return await self._change("POST", "/v1/withdraw", request, ActionReply)
+
+    async def outcome(self, request: ActionRequest) -> ActionReply:
+        """``withdraw`` over the next connection that works. ``OutcomeUnknown`` where none does within ``OUTCOME_S``."""
+        deadline = time.monotonic() + OUTCOME_S
+        while True:
+            try:
+                await self._link.connected(deadline - time.monotonic())
+                return await self.withdraw(request)
+            except LinkDown as down:
+                if time.monotonic() >= deadline:
+                    raise OutcomeUnknown(f"still not known whether it was done: {down}") from None
+            await asyncio.sleep(_PAUSE_S)
 
     async def upgrade(self, release: str, request: ActionRequest) -> ActionReply:
         return await self._change("POST", f"/v1/upgrade?release={quote(release)}", request, ActionReply)

@@ -14,7 +14,7 @@ from console import host as hosts
 from console.client import Action, AgentClient
 from console.config import Config, load
 from console.config.errors import nearest
-from console.link.errors import LinkError
+from console.link.errors import LinkError, OutcomeUnknown
 from console.plan import build, describe, notify_of
 from console.report import exit_code, report_markdown, status_json, status_text
 from console.session import operator
@@ -86,7 +86,12 @@ async def act(host: Host, action: Action, jobs: Sequence[str], reason: str = "")
                     print(f"draftdeck: {_unknown(job, known)}", file=sys.stderr)
                     code = USAGE
                     continue
-                reply = await agent.action(job, action, hosts.request(reason))
+                request = hosts.request(reason)
+                try:
+                    reply = await agent.action(job, action, request)
+                except OutcomeUnknown as unknown:
+                    print(f"{job}: {unknown}; told here when the link is back", file=sys.stderr, flush=True)
+                    reply = await agent.outcome(request)
                 print(f"{job}: {clean(reply.text)}", file=sys.stdout if reply.done else sys.stderr)
                 code = code if reply.done or code else TROUBLE
     return code

@@ -10,10 +10,13 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from console import client as client_room
+from console import commands
 from console.client import AgentClient
 from console.link.channel import bridge_argv
 from console.link.deploy import deploy, ensure_agent
@@ -21,13 +24,15 @@ from console.link.errors import OutcomeUnknown
 from console.link.reconnect import Link
 from console.session import Session
 from console.tui.app import Deck
+from console.watching import Host
 from pipeline.agent import paths
-from pipeline.protocol import ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
+from pipeline.protocol import ActionReply, ActionRequest, ApplyRequest, JobSpec, JobState, Plan, RestartPolicy
 from tests.agent.rig import until as eventually
 from tests.link.conftest import Server, through
 from tests.link.relay import Relay
 from tests.link.test_client import agent_of, plan, request, until
 from tests.link.test_cut import journaled
+from tests.session.test_session import config_for
 from tests.tui import screen
 
 PYTHON = sys.executable
@@ -160,6 +165,61 @@ async def test_the_screen_says_that_it_is_not_known_and_then_what_became_of_it(
             await it.come_back()
             await screen.until_shown(pilot, f"stopping {JOB}: not done: taken back by ana")
             assert app.snapshot.statuses[JOB].state is JobState.READY
+
+
+@pytest.mark.parametrize("pieces", [0, 8])
+async def test_a_command_of_the_command_line_says_what_became_of_it(
+    one_server: Server, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], pieces: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(client_room, "RESOLVE_S", 1.0)
+    async with dying(one_server, workdir) as it:
+        real, begun = AgentClient.action, asyncio.Event()
+
+        async def action(self: AgentClient, name: str, wanted: client_room.Action, asked: ActionRequest) -> ActionReply:
+            it.relay.cut_after(pieces)
+            begun.set()
+            return await real(self, name, wanted, asked)
+
+        monkeypatch.setattr(AgentClient, "action", action)
+        relayed = cast(Any, SimpleNamespace(endpoint=it.link.endpoint))
+        acting = asyncio.create_task(commands.act(Host(config_for(relayed, workdir, tmp_path)), "restart", [JOB]))
+        await begun.wait()
+        arrived = await it.arrives(2)
+        shown = ""
+
+        def said() -> bool:
+            nonlocal shown
+            shown += capsys.readouterr().err
+            return "not known whether it was done" in shown
+
+        await it.relay.break_off()
+        await eventually(said, within=30, what=shown)
+        assert not acting.done()
+        await it.come_back()
+        code, out = await acting, capsys.readouterr()
+        assert await it.attempt() == 1 + arrived
+        if arrived:
+            assert code == commands.WELL and out.out.startswith(f"{JOB}: ")
+        else:
+            assert code == commands.TROUBLE and f"{JOB}: not done: taken back by " in out.err
+        assert arrived is (pieces > 0)
+
+
+async def test_a_command_whose_outcome_stays_unknown_ends(
+    one_server: Server, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_room, "RESOLVE_S", 0.5)
+    monkeypatch.setattr(client_room, "OUTCOME_S", 1.0)
+    async with dying(one_server, workdir) as it, it.client() as client:
+        it.relay.cut()
+        acting = asyncio.create_task(client.action(JOB, "restart", asked := request()))
+        await it.relay.break_off()
+        with pytest.raises(OutcomeUnknown):
+            await acting
+        with pytest.raises(OutcomeUnknown, match="still not known whether it was done"):
+            await client.outcome(asked)
+        await it.come_back()
 
 
 async def test_another_journal_is_read_anew_however_long_it_is(one_server: Server, workdir: Path) -> None:
