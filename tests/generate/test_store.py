@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.duplicates import DROPPED, Dropped, DuplicatesError
-from pipeline.files import content_hash
+from pipeline.files import content_hash, file_hash
+from pipeline.generate.__main__ import manifest_of
+from pipeline.generate.board import Board
 from pipeline.generate.prompts import ids_hash, index_prompts, order, read_ids
 from pipeline.generate.settings import Settings, SettingsError, parse_partition
 from pipeline.generate.store import Answer, Store, StoreError, exclusive
@@ -195,6 +197,9 @@ def test_prompts_that_dedup_dropped_are_not_asked(tmp_path: Path) -> None:
     found = index_prompts(setting)
     assert set(found.by_key) == keys(*folders) - set(gone)
     assert found.skipped == {"B1": 2, "B2": 1} and found.undecided is None
+    setting.out.mkdir()
+    made_from = manifest_of(setting, Board(setting, found.by_key))["inputs"]
+    assert made_from[str(tmp_path / "dedup")] == file_hash(tmp_path / "dedup" / "manifest.json")
 
 
 @pytest.mark.parametrize(
