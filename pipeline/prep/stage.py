@@ -15,6 +15,7 @@ from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
 from pipeline.prep.report import failure, sampled, success
 from pipeline.prep.sample import Draw
+from pipeline.prep.seen import Seen
 from pipeline.prep.settings import Settings
 from pipeline.prep.shapes import READERS, Reader, RowError
 from pipeline.prep.sources import Row, Source, SourceError, open_source
@@ -182,17 +183,16 @@ class Prep:
     def _conversations(self, rows: Iterable[Row], reader: Reader, source: Source) -> Iterator[Conversation]:
         """Every usable row, or the drawn ones; the others are counted."""
         if self._settings.take is None:
-            seen: set[str] = set()
+            seen = Seen()
             for row in rows:
                 self._rows_read += 1
                 conversation = self._understand(row, reader)
                 if conversation is None:
                     self._progress("tokenizing", source)  # rows that are all unusable never reach the tokenizer
-                elif conversation.hash in seen:
-                    self._tally.drop("duplicate", row.position, conversation.preview())
-                else:
-                    seen.add(conversation.hash)
+                elif seen.add(conversation.hash):
                     yield conversation
+                else:
+                    self._tally.drop("duplicate", row.position, conversation.preview())
             return
         draw: Draw[Conversation] = Draw(self._settings.take, self._settings.seed)
         for row in rows:
