@@ -16,6 +16,7 @@ MODULES: Final = {
     "supervision": "benchmarks.supervision.run",
     "link": "benchmarks.link",
     "prep": "benchmarks.prep.run",
+    "reading": "benchmarks.prep.reading",
     "gpu": "benchmarks.gpu",
 }
 NAMED_ONLY: Final = frozenset({"gpu"})  # needs what most machines lack

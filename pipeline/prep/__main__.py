@@ -135,6 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     parser = build_parser(inspecting=any(each.partition("=")[0] == "--inspect" for each in given))
     arguments = vars(parser.parse_args(given))
+    arguments["files"] = tuple(arguments["files"])
+    if arguments["trust_remote_code"] and not _pinned(arguments["target"], arguments["target_revision"]):
+        parser.error("--trust-remote-code runs code of the target: give a folder, or a commit as --target-revision")
     inspected = arguments.pop("inspect")
     if inspected is not None:
         from pipeline.prep.inspect import inspect
@@ -148,11 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--max-new-tokens {arguments['max_new_tokens']} leaves no room for a prompt in "
                 f"--context-length {arguments['context_length']}"
             )
-    if arguments["trust_remote_code"] and not _pinned(arguments["target"], arguments["target_revision"]):
-        parser.error("--trust-remote-code runs code of the target: give a folder, or a commit as --target-revision")
     from pipeline.prep.stage import run
 
-    return run(Settings(**{**arguments, "files": tuple(arguments["files"])}))
+    return run(Settings(**arguments))
 
 
 def _pinned(target: str, revision: str | None) -> bool:

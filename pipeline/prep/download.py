@@ -19,6 +19,7 @@ TRIES: Final = 6  # without a byte between them
 PAUSE_MAX_S: Final = 30.0
 TOLD_MAX_S: Final = 600.0  # the longest wait that a server may ask for
 TIMEOUT_S: Final = 30.0
+NOTE_S: Final = 1.0  # between two notes on how far it is
 BLOCK: Final = 1 << 20
 BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Answers that another try may change."""
@@ -102,9 +103,13 @@ def _once(
             whole = response.headers.get("Content-Length", "")
         file.seek(have)
         size = int(whole) if whole.isdecimal() else None
+        due = 0.0
         for data in response.iter_raw():
             file.write(data)
             have += len(data)
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + NOTE_S
             tell(f"{have / 1e6:,.1f}{f' of {size / 1e6:,.1f}' if size else ''} MB")
     return size is None or have == size
 
