@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m pipeline.generate",
         description="Answer every prompt with the target. Started again, it goes on with what is missing.",
         epilog="Exit codes: 0 all answered or refused for good, 1 some without an answer (start again), 2 usage, "
-        "3 no prompts or no answers, 4 cannot go on, 143 stopped.",
+        "3 no prompts, no answers, or a dedup of other prompts, 4 cannot go on, 143 stopped.",
     )
     parser.add_argument("--server", required=True, action="append", help="http://HOST:PORT of the model server")
     parser.add_argument("--prompts", required=True, action="append", type=Path, help="folder that prep wrote")
@@ -95,7 +95,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with exclusive(settings.out):
             return asyncio.run(run(settings, reporter))
-    except (SettingsError, StoreError, RunError, DuplicatesError) as error:
+    except DuplicatesError as error:
+        reporter.finish(0, str(error))  # the same next time
+        return EMPTY
+    except (SettingsError, StoreError, RunError) as error:
         print(f"generate: error: {error}", file=sys.stderr, flush=True)
         return REFUSED
 

@@ -27,7 +27,7 @@ from pipeline.generate.settings import Settings, SettingsError, parse_partition
 from pipeline.generate.store import Answer, Store, StoreError, exclusive
 from pipeline.generate.writer import Line, Writer
 from pipeline.outputs import write_manifest
-from tests.generate.run import SHORT, answers, keys, rows, write_prompts
+from tests.generate.run import SHORT, answers, command, finish, keys, reported, rows, write_prompts
 
 
 def settings_for(folder: Path, *prompts: Path) -> Settings:
@@ -212,3 +212,7 @@ def test_what_a_stale_dedup_dropped_is_not_believed(tmp_path: Path, preps: dict[
     dedup_of(tmp_path / "dedup", [], **preps)
     with pytest.raises(DuplicatesError, match=words):
         index_prompts(replace(settings_for(tmp_path, folder), dedup=tmp_path / "dedup"))
+    argv = command("http://127.0.0.1:9", tmp_path / "out", folder, more=["--dedup", str(tmp_path / "dedup")])
+    code, _ = finish(argv, tmp_path / "progress.jsonl")
+    result = reported(tmp_path / "progress.jsonl")[1]
+    assert code == 3 and result is not None and words in result.message, "the same next time: not retried"
