@@ -46,11 +46,15 @@ class Comparison:
         found = self.world.follower.statuses
         return {name: status for name, status in found.items() if name.startswith(self.prefix)}
 
+    def attempt(self, job: str) -> int:
+        """The number of the newest attempt that the stream tells of; 0 where there is none yet."""
+        status = self.statuses().get(job)
+        return status.attempt if status is not None else 0
+
     def is_over(self, job: str, attempt: int) -> bool:
         """Whether the stream tells that an attempt has ended."""
-        status = self.statuses()[job]
-        here = status.attempt == attempt and status.state in (*ENDED, JobState.BACKOFF)
-        return here or status.attempt > attempt
+        newest = self.attempt(job)
+        return newest > attempt or (newest == attempt and self.statuses()[job].state in (*ENDED, JobState.BACKOFF))
 
     async def settle(self) -> None:
         """Wait until all is as the model says; then look at what happened on the way."""

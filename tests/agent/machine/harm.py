@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from random import Random
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -10,6 +11,7 @@ from typing import Final
 
 from pipeline.agent.attempts.identity import alive, send
 from pipeline.agent.attempts.records import claimed, find_shim, read_claim, read_started
+from pipeline.protocol import JobSpec, Resources
 from tests.agent.machine.book import PATIENCE_S, patiently
 from tests.agent.machine.choices import any_client, any_strike, by_chance
 from tests.agent.machine.model import End
@@ -109,20 +111,17 @@ class Harm(Walk):
     @by_chance
     def kill_newborn(self, chance: Random) -> None:
         """SIGKILL to a shim that is only just starting its job."""
-        names, client, delay = self.startable(), any_client(chance), chance.randint(0, 60)
-        if not names:
-            return self.otherwise(chance)
-        name = chance.choice(names)
+        (name, new), client = self.resting(chance), any_client(chance)
+        delay = chance.randint(0, 60)
 
         async def deed() -> None:
-            before, number = self.target(name), self.world.newest(name) + 1
+            book, number = self.both.book(name), self.world.newest(name) + 1
             folder = self.world.rig.folder(name, number)
-            asking = asyncio.ensure_future(self.request(before, "start", client, CALM))
+            starting = await self.begin(name, new, client)
             shim = await until(lambda: find_shim(folder), within=PATIENCE_S, what="a shim")
             await asyncio.sleep(delay / 1000)
             await self.world.strike("shim", shim)
-            await asking
-            self.model.start(name)
+            await starting
             self.model.settle({name})
             # A shim that waited for an attempt and did not take it is replaced; else that was the attempt.
             over = partial(self.both.is_over, name, number)
@@ -135,7 +134,7 @@ class Harm(Walk):
                 return
             main = begun.process
             self.both.unwatched.add((name, number))
-            await patiently(lambda: not alive(main) or before.book.main(number), "begin or end")
+            await patiently(lambda: not alive(main) or book.main(number), "begin or end")
             if not alive(main):
                 self.model.ended(name, End())
 
@@ -144,33 +143,53 @@ class Harm(Walk):
     @by_chance
     def start_late(self, chance: Random) -> None:
         """A shim that comes to its attempt when the agent that gave it is dead and the next one has given it up."""
-        names, client, delay = self.startable(), any_client(chance), chance.choice((0, 10, 100))
-        if not names or chance.random() < 0.5:
-            return self.otherwise(chance)
-        name = chance.choice(names)
+        (name, new), client = self.resting(chance), any_client(chance)
+        delay = chance.choice((0, 10, 100))
 
         async def deed() -> None:
-            before, number = self.target(name), self.world.newest(name) + 1
-            folder, spares = self.world.rig.folder(name, number), self.world.spare_shims()
-            for spare in spares:
-                send(spare, SIGSTOP)
-            asking = asyncio.ensure_future(self.request(before, "start", client, CALM))
+            book, number = self.both.book(name), self.world.newest(name) + 1
+            folder, late = self.world.rig.folder(name, number), self.world.spare_shims()
+            for shim in late:
+                send(shim, SIGSTOP)
+            starting = await self.begin(name, new, client)
             await until((folder / "spec.json").exists, within=PATIENCE_S, what="an attempt")
+            if not late:
+                late = [await until(lambda: find_shim(folder), within=PATIENCE_S, what="a shim")]
+                send(late[0], SIGSTOP)
             await asyncio.sleep(delay / 1000)
             await self.world.strike("agent")
 
             def given_up() -> bool:
-                return claimed(folder) or self.both.statuses()[name].attempt > number
+                return claimed(folder) or self.both.attempt(name) > number
 
             await patiently(given_up, "the next agent to give it up")
-            for spare in spares:
-                send(spare, SIGCONT)
-            await asking
-            self.model.start(name)
+            for shim in late:
+                send(shim, SIGCONT)
+            await starting
             # What comes too late must not start anything; whatever does so all the same is in the book then.
-            await patiently(lambda: not any(map(alive, spares)) or before.book.main(number), "late shims to end")
+            await patiently(lambda: not any(map(alive, late)) or book.main(number), "late shims to end")
 
         return self.step("start late", f"{name} by {client}, {delay} ms later", deed())
+
+    def resting(self, chance: Random) -> tuple[str, JobSpec | None]:
+        """A job that will run as soon as it is asked to; where there is none, one that has still to be planned."""
+        names = self.startable()
+        if names:
+            return chance.choice(names), None
+        new = replace(self.make(chance, []), resources=Resources(), autostart=False)
+        return new.name, new
+
+    async def begin(self, name: str, new: JobSpec | None, client: str) -> asyncio.Task[None]:
+        """Ask for the start of a job that is ``resting``; the task is done when the agent has answered."""
+        if new is not None:
+            await self.put(client, [*(job.spec for job in self.jobs.values()), new], frozenset(), CALM)
+            await patiently(lambda: name in self.both.statuses(), "the new job")
+
+        async def ask() -> None:
+            await self.request(self.target(name), "start", client, CALM)
+            self.model.start(name)
+
+        return asyncio.create_task(ask())
 
 
 def _end_of(orders: tuple[str, ...]) -> End:

@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize
 from pipeline.protocol import ActionRequest, JobSpec
 from tests.agent.machine.choices import any_client, any_strike, by_chance, seeds
 from tests.agent.machine.model import End
-from tests.agent.machine.plans import edited, in_words, new_spec
+from tests.agent.machine.plans import edited, in_words
 from tests.agent.machine.walk import Walk
 from tests.agent.machine.world import CALM
 
@@ -58,10 +58,6 @@ class Operators(Walk):
             await self.put(client, specs, frozenset(), strike)
 
         return self.step("remove and add", f"{name} by {client}", deed(), strike)
-
-    def make(self, chance: Random, before: list[JobSpec]) -> JobSpec:
-        name = self.new_name()
-        return new_spec(chance, name, self.world.argv(name), before)
 
     @by_chance
     def ask_to_start(self, chance: Random) -> None:

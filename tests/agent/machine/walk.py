@@ -24,7 +24,7 @@ from tests.agent.machine.book import Book
 from tests.agent.machine.comparison import Comparison
 from tests.agent.machine.lanes import Machine
 from tests.agent.machine.model import End, Model, ModelJob
-from tests.agent.machine.plans import CAPACITY, plan_of
+from tests.agent.machine.plans import CAPACITY, new_spec, plan_of
 from tests.agent.machine.world import CALM, Strike
 
 
@@ -158,8 +158,10 @@ class Walk(Machine):
     def jobs(self) -> dict[str, ModelJob]:
         return self.both.model.jobs
 
-    def new_name(self) -> str:
-        return f"{self.prefix}{next(self._numbers)}"
+    def make(self, chance: Random, before: list[JobSpec]) -> JobSpec:
+        """A new job that may need those before it."""
+        name = f"{self.prefix}{next(self._numbers)}"
+        return new_spec(chance, name, self.world.argv(name), before)
 
     def target(self, name: str) -> Target:
         attempt = self.both.statuses()[name].attempt
