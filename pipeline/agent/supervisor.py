@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pipeline.agent import endings, paths, space, watching
 from pipeline.agent.actions import stop_all
+from pipeline.agent.attempts import remains
 from pipeline.agent.attempts.environment import job_environment
 from pipeline.agent.attempts.identity import boot_id, container_id, identify
 from pipeline.agent.attempts.records import Exit, Started
@@ -309,14 +310,17 @@ class Supervisor:
         self._task(self._main_watch(job, run))
 
     async def _main_watch(self, job: Job, run: Run) -> None:
-        """Say it when the main process has ended but the rest of its tree has not."""
+        """Say it when the main process has ended but its attempt has not: others are left, or the disk hangs."""
         assert run.main is not None
         await gone(run.main)
         await asyncio.sleep(0.25)
+        left = await asyncio.to_thread(remains.find, run) - {run.shim}
+        unrecorded = "it has ended; how is told once its disk takes the exit record"
+        words = "its main process has ended; what it left behind is being ended" if left else unrecorded
 
         def say() -> None:
             if job.run is run and job.status.state is not JobState.STOPPING:
-                self.board.set(job, JobState.STOPPING, "its main process has ended; what it left behind is being ended")
+                self.board.set(job, JobState.STOPPING, words)
 
         await self.board.surely(say)
 

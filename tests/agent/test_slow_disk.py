@@ -120,6 +120,29 @@ async def test_beats_and_state_go_on_while_the_work_directory_cannot_be_reached(
     reader.task.cancel()
 
 
+async def test_a_job_that_ends_while_its_disk_hangs_keeps_its_exit_code(agent: Rig, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    await agent.apply(shell("a", f"while [ ! -e {go} ]; do sleep 0.05; done; exit 7"))
+    status = await agent.reach("a", S.RUNNING)
+    with hung(agent.workdir):
+        go.touch()
+        await until(lambda: not Path(f"/proc/{status.pid}").exists(), what="the end of the job")
+        await agent.says("a", "it has ended; how is told once its disk takes the exit record")
+    status = await agent.reach("a", S.FAILED, within=40)
+    assert (status.exit_code, status.attempt) == (7, 1)
+
+
+async def test_a_job_whose_folder_was_removed_is_lost_and_not_begun_again_as_if_it_had_never_run(agent: Rig) -> None:
+    await agent.apply(shell("a", "exec sleep 1000"))
+    status = await agent.reach("a", S.RUNNING)
+    assert status.pid is not None
+    shutil.rmtree(agent.workdir / "jobs")
+    os.kill(status.pid, 9)
+    status = await agent.reach("a", S.LOST, within=60)
+    assert status.attempt == 1 and status.diagnosis is not None
+    assert "no exit record" in status.diagnosis.evidence[0]
+
+
 @pytest.mark.skipif(shutil.which("fsfreeze") is None, reason="no fsfreeze here, which makes a disk hang")
 async def test_beats_and_state_go_on_while_the_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/sh")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 STARTED = "started"  # what a shim says of a job that was started
 EXIT_SPACE = 16384  # bytes kept for the exit record, so that a full disk cannot lose it
 FULL_S = 0.5
+GONE_S = 10.0
 OURS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # never a link, and never waiting
 
 
@@ -43,12 +44,18 @@ def reserve(folder: str) -> None:
 
 
 def keep_exit(folder: str, record: Mapping[str, object]) -> None:
-    """Write the exit record, however long a disk that is full after all makes it take."""
+    """Write the exit record, however long a disk that is full, or does not answer, makes it take.
+
+    A folder that is not there any more for ``GONE_S`` was removed: then there is nobody to keep the record for.
+    """
+    gone = time.monotonic() + GONE_S
     while True:
         try:
             return write_exit(folder, record)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                gone = time.monotonic() + GONE_S
+            elif time.monotonic() > gone:
                 raise
         time.sleep(FULL_S)
 

@@ -217,7 +217,7 @@ async def after_shim(run: Run, started: Callable[[records.Started], None]) -> En
     if record is not None:
         return Ending(exit=record)
     begun = await remains.begun(run)
-    if begun is None and not records.began(run.folder):
+    if begun is None and run.main is None and not records.began(run.folder):
         return Ending(void="its shim ended before the job started")
     if begun is not None and run.main is None:
         run.take(begun)
