@@ -345,6 +345,8 @@ async def test_a_test_message_goes_where_the_config_says(
         assert await commands.notify_test(Host(config)) == commands.WELL
         assert capsys.readouterr().out == "webhook (json): 200 OK\nheartbeat: 200 OK\n"
         assert [asked.target for asked in there.asked] == ["/HOOK-4711", "/BEAT-4711"]
+        await commands.apply(Host(config), dry_run=True, confirm=())
+        assert "notify.webhook           live\n" in capsys.readouterr().out
 
 
 def test_the_screen_waits_for_nothing_that_connects() -> None:
