@@ -56,7 +56,7 @@ def run(settings: Settings) -> int:
         merge.run()
     except TokenizerError as error:
         reporter.finish(0, str(error))
-        return 1
+        return 3 if error.final else 1
     except (MergeError, PrepError, DuplicatesError) as error:
         reporter.finish(0, str(error), datasets=merge.counts())
         if merge.tally:
