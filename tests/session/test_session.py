@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,10 @@ class Following:
 
     async def state(self, job: str, state: JobState) -> Snapshot:
         return await self.until(lambda seen: job in seen.statuses and seen.statuses[job].state is state)
+
+
+def told(text: str, snapshot: Snapshot) -> bool:
+    return any(event.text == text for event in snapshot.events)
 
 
 def agent_pid(snapshot: Snapshot) -> int:
@@ -196,6 +201,19 @@ async def test_an_agent_that_was_killed_is_followed_again_without_a_gap(
         assert seen.statuses["prep:B5"].pid == pid
         numbers = sorted(event.seq for event in seen.events)
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_a_keeper_that_does_not_come_back_at_once_is_seen_to_be_missing(
+    loopback: LoopbackServer, workdir: Path
+) -> None:
+    async with following(loopback, workdir) as it:
+        await it.state("prep:B6", JobState.FAILED)
+        for _ in range(2):
+            keeper = locks.holder(str(Path(runtime_dir(workdir)) / "keeper.lock"))
+            assert keeper is not None and send(keeper, signal.SIGKILL)
+            await it.until(partial(told, f"keeper {keeper.pid} has ended; another one is being started"))
+            await it.until(lambda seen: seen.events[0].text.endswith("is there"))
+            await it.until(lambda seen: seen.agent is not None and seen.agent.keeper)
 
 
 async def test_agent_and_keeper_killed_at_once_are_said_and_brought_back(

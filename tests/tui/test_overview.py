@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from rich.text import Text
+from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from console import clock
 from console.tui.widgets.jobs import JobsTable
 from console.view import Gap, LinkView, Snapshot, fold
 from console.view.text import cells
-from pipeline.protocol import Beat, Event, JobSample, JobState, JobStatus, Progress, StreamLine
+from pipeline.protocol import Beat, Event, JobSample, JobState, JobStatus, Progress, ServerSample, StreamLine
 from tests.tui.screen import deck, shown, until, until_shown
 from tests.tui.scripted import ScriptedSession
 from tests.view import scenario
@@ -193,8 +194,9 @@ async def test_a_time_without_the_link_stands_between_the_events() -> None:
     app, session = deck()
     async with app.run_test(size=(200, 50)) as pilot:
         await until_shown(pilot, "restart prep:B5 (ana@laptop)")
-        session.tell(Gap(scenario.AT + 1, 3725.0, 1412), clock.now())
-        await until_shown(pilot, "nothing heard for 1 h 02 m, 1,412 events caught up with")
+        session.tell(Gap(scenario.AT + 1, 3725.0, 1412, pruned=2900), clock.now())
+        kept = "1,412 events caught up with, 2,900 older ones are no longer kept by the agent"
+        await until_shown(pilot, f"nothing heard for 1 h 02 m, {kept}")
         event = Event(7, scenario.AT + 2, "state", "prep:B4 running", "prep:B4")
         session.tell(StreamLine(event=event), clock.now())
         await until_shown(pilot, "prep:B4 running")
@@ -239,6 +241,22 @@ async def test_an_event_renders_the_cells_that_changed(monkeypatch: pytest.Monke
         await until_shown(pilot, "no such file")
         assert rendered
         assert len({row for row, _ in rendered}) == 1
+
+
+async def test_a_server_that_was_not_looked_at_yet_says_so() -> None:
+    app, session = deck()
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "150 of 150 running")
+        sample = JobSample(up_s=60.0, server=ServerSample("waiting for the first look", ready=True))
+        beat = Beat(scenario.AT + 2, 6, scenario.HOST, {"serve:baseline": sample})
+        session.tell(StreamLine(beat=beat), clock.now())
+        rows = await until_rows(pilot, "waiting for the first look")
+        assert len(rows) == 2  # in the job's row, and in the pane of the servers
+
+
+async def until_rows(pilot: Pilot[int], text: str) -> list[str]:
+    await until_shown(pilot, text)
+    return [row for row in shown(pilot.app) if text in row]
 
 
 async def test_the_cursor_stays_on_its_job_when_rows_come() -> None:
