@@ -18,14 +18,15 @@ MODULES: Final = {
     "prep": "benchmarks.prep.run",
     "reading": "benchmarks.prep.reading",
     "gpu": "benchmarks.gpu",
+    "sglang": "benchmarks.sglang.run",
 }
-NAMED_ONLY: Final = frozenset({"gpu"})  # needs what most machines lack
+NAMED_ONLY: Final = frozenset({"gpu", "sglang"})  # needs what most machines lack
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", choices=[*MODULES, []], help=f"of {', '.join(MODULES)}; default: all but gpu"
+        "names", nargs="*", choices=[*MODULES, []], help=f"of {', '.join(MODULES)}; default: all that run everywhere"
     )
     parser.add_argument("--quick", action="store_true", help="less of everything, and the figures are only printed")
     options = parser.parse_args()

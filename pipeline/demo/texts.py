@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -46,14 +47,14 @@ def items(stride: int, offset: int, count: int) -> list[Item]:
     Raises ValueError where there are not so many.
     """
     spoken = _questions()[offset::stride]
-    documented = _functions()
+    functions = documented(MODULES)
     chosen = spoken[: count - count // 2]
     number = 0
     while len(chosen) < count:
-        if number >= len(documented) * len(TEMPLATES):
+        if number >= len(functions) * len(TEMPLATES):
             raise ValueError(f"there is text for {len(chosen):,} questions a dataset, not for {count:,}")
-        name, summary = documented[(offset * len(documented) // stride + number) % len(documented)]
-        question = TEMPLATES[number // len(documented)].format(name=f"`{name}`")
+        name, summary = functions[(offset * len(functions) // stride + number) % len(functions)]
+        question = TEMPLATES[number // len(functions)].format(name=f"`{name}`")
         chosen.append(Item(question, summary))
         number += 1
     return chosen
@@ -74,10 +75,10 @@ def _questions() -> list[Item]:
     return list(found.values())
 
 
-def _functions() -> list[tuple[str, str]]:
-    """Qualified name and summary of every documented function and class in MODULES, each once."""
+def documented(modules: Sequence[str]) -> list[tuple[str, str]]:
+    """Qualified name and summary of every documented function and class in the modules, each once."""
     found: dict[int, tuple[str, str]] = {}
-    for module_name in MODULES:
+    for module_name in modules:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = importlib.import_module(module_name)
