@@ -45,7 +45,7 @@ def once_each(place: Place, dataset: str) -> Counter[str]:
     keys = {f"{one['dataset']}/{one['row']}/{one['hash']}": len(one["prompt_ids"]) for one in asked}
     answers = [msgspec.json.decode(line) for line in place.answers(dataset).read_bytes().splitlines()]
     assert len(keys) == len(asked) == place.scale.prompts, f"{len(keys)} prompts"
-    assert Counter(one["key"] for one in answers) == Counter(keys), "not every prompt has exactly one answer"
+    assert Counter(one["key"] for one in answers) == Counter(list(keys)), "not every prompt has exactly one answer"
     for one in answers:
         assert one["prompt_tokens"] == keys[one["key"]], one["key"]
         assert len(one["output_ids"]) == one["completion_tokens"] > 0, one["key"]

@@ -50,7 +50,7 @@ class Scale:
 
 FULL: Final = Scale("sglang", 600, 5000, 150, 512)
 QUICK: Final = Scale("sglang", 100, 600, 150, 512)
-REFERENCE: Final = Scale("reference", 8, 24, 8, 24)
+REFERENCE: Final = Scale("reference", 4, 12, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def prepare(root: Path, scale: Scale) -> Place:
     rows = [msgspec.json.encode({"messages": [{"role": "user", "content": one}]}) + b"\n" for one in asked]
     for dataset, part in (
         ("warm", rows[: scale.warm]),
-        ("whole", rows[scale.warm :]),
+        ("first", rows[scale.warm :]),
+        ("second", rows[scale.warm :]),
         ("killed", rows[scale.warm :]),
     ):
         place.sources(dataset).mkdir(parents=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import time
 import uuid
 from typing import Any, Final
 
@@ -17,7 +20,9 @@ from pipeline.generate.settings import Sampling
 HEALTH_TIMEOUT_S: Final = 25.0
 """SGLang's own health check waits up to 20 s for a sign of life."""
 
-GAUGE: Final = re.compile(r"^sglang[:_](num_running_reqs|gen_throughput)(?:\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE)
+SAMPLE: Final = re.compile(
+    r"^sglang[:_](num_running_reqs|gen_throughput|realtime_tokens_total)(\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE
+)
 
 
 class _FinishReason(msgspec.Struct):
@@ -47,6 +52,7 @@ class SGLang:
         transport = AiohttpTransport(limits=limits, trust_env=False)
         self._client = httpx.AsyncClient(transport=transport, trust_env=False)
         self._decoder = msgspec.json.Decoder(_Reply)
+        self._decoded = (0.0, 0.0)  # when the server's count of tokens was read, and the count
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -117,22 +123,39 @@ class SGLang:
         return None
 
     async def load(self) -> Load | None:
-        """The newest figures of /metrics; None where there are none."""
+        """How many requests run, and the speed since the last call; None where /metrics does not say."""
         try:
             reply = await self._client.get(f"{self.url}/metrics", timeout=httpx.Timeout(5.0))
         except (httpx.HTTPError, aiohttp.ClientError, OSError):
             return None
         if reply.status_code != 200:
             return None
-        found: dict[str, float] = {}
-        for name, value in GAUGE.findall(reply.text):
-            try:
-                found[name] = max(found.get(name, 0.0), float(value))
-            except ValueError:
-                continue
-        if not found.get("num_running_reqs") or not found.get("gen_throughput"):
+        running, gauge, decoded = figures_of(reply.text)
+        counted, self._decoded = self._decoded, (time.monotonic(), decoded)
+        if not running:
             return None
-        return Load(int(found["num_running_reqs"]), found["gen_throughput"])
+        return Load(running, growth(counted, self._decoded) or gauge) if gauge else None
+
+
+def figures_of(text: str) -> tuple[int, float, float]:
+    """Requests that run, the speed by the gauge, and tokens decoded since the server's start; 0 where it is not said.
+
+    The gauge is the speed of the last few steps: several times too high or too low around a prefill.
+    """
+    found = {"num_running_reqs": 0.0, "gen_throughput": 0.0, "realtime_tokens_total": 0.0}
+    for name, labels, value in SAMPLE.findall(text):
+        if name == "realtime_tokens_total" and 'mode="decode"' not in labels:
+            continue
+        with contextlib.suppress(ValueError):
+            found[name] = max(found[name], float(value))
+    running = found["num_running_reqs"]
+    return int(running) if math.isfinite(running) else 0, found["gen_throughput"], found["realtime_tokens_total"]
+
+
+def growth(before: tuple[float, float], now: tuple[float, float]) -> float:
+    """Tokens a second between two counts; 0 where they do not tell: the first, or of another server process."""
+    (began, first), (ended, last) = before, now
+    return (last - first) / (ended - began) if last > first > 0 and ended > began else 0.0
 
 
 def _message(content: bytes) -> str:

@@ -68,8 +68,7 @@ async def climb(client: httpx.AsyncClient, readiness: Readiness) -> Rung:
         wrong = await _answer_mismatch(client, base, readiness)
         if wrong:
             return Rung(step, wrong=wrong)
-        limit = info.get("max_running_requests")
-        return Rung(ANSWERS, ready=True, max_running=limit if isinstance(limit, int) else None)
+        return Rung(ANSWERS, ready=True, max_running=_max_running(info))
     except _NotYetError as error:
         return Rung(step, detail=str(error))
     except httpx.ConnectTimeout:
@@ -81,6 +80,18 @@ async def climb(client: httpx.AsyncClient, readiness: Readiness) -> Rung:
         return Rung(step)  # the step says it: nobody listens yet
     except httpx.HTTPError as error:
         return Rung(step, detail=f"{type(error).__name__}: {error}")
+
+
+def _max_running(info: dict[str, Any]) -> int | None:
+    """Requests that run at once: what the schedulers found to fit; the flag says it only where it was given."""
+    states = info.get("internal_states")
+    found = [
+        limit
+        for state in (states if isinstance(states, list) else ())
+        if isinstance(state, dict) and isinstance(limit := state.get("effective_max_running_requests_per_dp"), int)
+    ]
+    flag = info.get("max_running_requests")
+    return sum(found) or (flag if isinstance(flag, int) else None)
 
 
 def _speculation_mismatch(info: dict[str, Any], readiness: Readiness) -> str:

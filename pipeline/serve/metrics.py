@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?[ \t]+(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t]*$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-SAME_WORK = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
+SAME_WORK = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 """Labels that tell apart processes which all report the same requests; those of other labels add up."""
 
 WORK = (

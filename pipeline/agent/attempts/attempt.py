@@ -280,10 +280,16 @@ def resource_usage() -> dict[str, object]:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line for the record, without the job's secrets: they are this process's environment."""
+    """A process's command line for the record, without the job's secrets: they are this process's environment.
+
+    One that is on its way out has no command line any more, only its name: in brackets, as ps shows it.
+    """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             text = file.read(4096).replace(b"\0", b" ").decode(errors="replace").strip()
+        if not text:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                text = f"[{file.read(64).decode(errors='replace').strip()}]"
     except OSError:
         return ""
     for value in filter(None, os.environ.values()):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.agent.attempts.attempt import command_of
 from pipeline.agent.attempts.attempt_files import EXIT_SPACE
 from pipeline.agent.attempts.identity import alive, identify
 from pipeline.agent.attempts.records import (
@@ -111,6 +112,14 @@ def test_what_the_job_leaves_behind_is_ended(tmp_path: Path) -> None:
     for line in record.left_over:
         found = identify(int(line.split()[0]))
         assert found is None or not alive(found)
+
+
+def test_one_that_is_on_its_way_out_has_a_name_still() -> None:
+    process = subprocess.Popen(["true"])
+    soon(lambda: not Path(f"/proc/{process.pid}/cmdline").read_bytes())  # it has ended and is not collected yet
+    assert command_of(process.pid) == "[true]"
+    process.wait()
+    assert command_of(process.pid) == ""
 
 
 def test_a_record_holds_no_secret_and_fits_into_its_space(tmp_path: Path) -> None:
