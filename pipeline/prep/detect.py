@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pipeline.prep.roles import printable, role_of, seen
 from pipeline.prep.shapes import DIALOGUE_COLUMNS, PROMPT_COLUMNS, READERS, TURN_KEYS
-from pipeline.prep.turns import CHAT_COLUMNS, Turn
+from pipeline.prep.sources import Row
+from pipeline.prep.turns import CHAT_COLUMNS, RowError, Turn
 
 FIRST_ROWS: Final = 64
-"""How many rows detection looks at."""
+"""How many rows detection looks at, and at as many further on where they have no shape, as where a column is null."""
+
+LAST_ROW: Final = 4096
+LOOKED_BYTES: Final = 64 << 20
+"""It looks no further than either."""
 
 LOOKS: Final = 8  # columns that a line names
 LISTED: Final = 50  # items of a list that are looked at
@@ -28,7 +34,7 @@ ENOUGH: Final = 0.5
 class Detected:
     """A shape, the share of the first rows that read as it, how many rows that were, and the columns they have.
 
-    ``known``: of the rows that read so, the share in which every role is a known one.
+    ``known``: of the rows that read so, the share in which every role is a known one. ``after``: rows before those.
     """
 
     shape: str
@@ -36,15 +42,55 @@ class Detected:
     rows: int
     columns: str = ""
     known: float = 1.0
+    after: int = 0
 
     def words(self) -> str:
         """How sure it is, in words: ``messages, 98% of the first 64 rows read so``."""
-        line = f"{self.shape}, {self.sure:.0%} of the first {self.rows} rows read so"
+        which = f"the {self.rows} rows after the first {self.after:,}" if self.after else f"the first {self.rows} rows"
+        line = f"{self.shape}, {self.sure:.0%} of {which} read so"
         return line if self.known == 1.0 or not self.sure else f"{line}, {self.known:.0%} of them with known roles only"
 
 
 class UnknownShapeError(Exception):
     """The first rows read as no shape; one line that says what they look like and what is nearest."""
+
+
+def look(rows: Iterator[Row], shape: str) -> tuple[list[Row], Detected]:
+    """Take the first rows of a source and tell their shape, which is ``shape`` unless that is "auto".
+
+    The rows that were taken come back. Raises UnknownShapeError.
+    """
+    taken = list(itertools.islice(rows, FIRST_ROWS))
+    found, unknown = _told(taken, shape)
+    at = 0
+    while found is None:
+        at = len(taken)
+        if at < LAST_ROW and sum(len(row.raw) for row in taken) < LOOKED_BYTES:
+            taken += itertools.islice(rows, FIRST_ROWS)
+        if len(taken) == at:
+            raise unknown or UnknownShapeError("shape not recognised")
+        found, _ = _told(taken[at:], shape)
+    return taken, replace(found, after=at)
+
+
+def decoded(rows: Iterable[Row]) -> Iterator[Any]:
+    """What is in rows, without those that cannot be decoded."""
+    for row in rows:
+        try:
+            yield row.load()
+        except RowError:
+            continue
+
+
+def _told(rows: Sequence[Row], shape: str) -> tuple[Detected | None, UnknownShapeError | None]:
+    given = list(decoded(rows))
+    if shape != "auto" or not given:
+        # Where no row can be decoded, every row will be counted as what is wrong with it.
+        return named("messages" if shape == "auto" else shape, given), None
+    try:
+        return detect(given), None
+    except UnknownShapeError as error:
+        return None, error
 
 
 def detect(rows: Sequence[Any]) -> Detected:

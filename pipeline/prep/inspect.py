@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, TextIO
 
 from pipeline import tokens
-from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect, named, turns_as
+from pipeline.prep.detect import Detected, UnknownShapeError, decoded, look, turns_as
 from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
 from pipeline.prep.roles import printable, role_of, seen
@@ -58,11 +58,10 @@ def _inspect(settings: Settings, page: _Page) -> int:
         tell=lambda note: page.line(note, "source"),
     )
     rows = source.rows()
-    first = list(itertools.islice(rows, FIRST_ROWS))
+    first, shape = look(rows, settings.shape)
     if not first:
         page.line(f"0 rows: {settings.source} is empty", "error")
         return 3
-    shape = _shape(settings, first)
     page.line(shape.words(), "shape")
     page.line(shape.columns, "columns")
     settings = settings if settings.kind else replace(settings, kind=_kind(shape, first))
@@ -90,25 +89,10 @@ def _inspect(settings: Settings, page: _Page) -> int:
     return 0 if tally.kept else 3
 
 
-def _shape(settings: Settings, first: list[Row]) -> Detected:
-    decoded = list(_decoded(first))
-    if settings.shape == "auto" and decoded:
-        return detect(decoded)
-    return named("messages" if settings.shape == "auto" else settings.shape, decoded)
-
-
 def _kind(shape: Detected, first: list[Row]) -> Literal["answers", "prompts"]:
     """Answers where any of the first rows has one."""
-    labels = (turn.label for data in _decoded(first) for turn in turns_as(shape.shape, data))
+    labels = (turn.label for data in decoded(first) for turn in turns_as(shape.shape, data))
     return "answers" if any(role_of(label) == "assistant" for label in labels) else "prompts"
-
-
-def _decoded(first: list[Row]) -> Iterator[Any]:
-    for row in first:
-        try:
-            yield row.load()
-        except RowError:
-            continue
 
 
 def _conversations(

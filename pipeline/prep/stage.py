@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pipeline import outputs, tokens
 from pipeline.files import content_hash
-from pipeline.prep.detect import FIRST_ROWS, Detected, UnknownShapeError, detect, named
+from pipeline.prep.detect import Detected, UnknownShapeError, look
 from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
 from pipeline.prep.report import failure, sampled, success
@@ -86,8 +86,8 @@ class Prep:
             note = f"{settings.out} holds records of other settings: moved to {moved.name}"
             self._reporter.update("starting", note=note, force=True)
         rows = source.rows()
-        first = list(itertools.islice(rows, FIRST_ROWS))
-        shape = self._shape(first)
+        first, shape = look(rows, settings.shape)
+        self._reporter.update("starting", note=f"shape {shape.words()}", force=True)
         recorder = Recorder(settings, tokenizer, self._tally)
         (settings.out / RECORDS).unlink(missing_ok=True)  # of a run that was killed before its manifest
         try:
@@ -161,24 +161,6 @@ class Prep:
             datasets=datasets,
         )
         return 0
-
-    def _shape(self, first: Sequence[Row]) -> Detected:
-        """The shape named in the settings, or the detected one."""
-        name = self._settings.shape
-        decoded = []
-        for row in first:
-            try:
-                decoded.append(row.load())
-            except RowError:
-                continue
-        if name == "auto" and decoded:
-            shape = detect(decoded)
-        else:
-            # Where no first row can be decoded, every row will be counted as what is wrong with it.
-            name = "messages" if name == "auto" else name
-            shape = named(name, decoded)
-        self._reporter.update("starting", note=f"shape {shape.words()}", force=True)
-        return shape
 
     def _conversations(self, rows: Iterable[Row], reader: Reader, source: Source) -> Iterator[Conversation]:
         """Every usable row, or the drawn ones; the others are counted."""

@@ -170,6 +170,23 @@ def test_columns_nobody_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, t
     assert "asker: text, replier: text" in outcome.result.message
 
 
+def test_a_column_that_is_null_for_a_thousand_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    rows = [
+        *({"id": str(number), "messages": None} for number in range(1000)),
+        *(chat(number) for number in range(400)),
+    ]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    outcome = run_prep(monkeypatch, tmp_path, source, target)
+    assert outcome.code == 0 and len(outcome.records) == 400
+    assert outcome.result.datasets["T1"].dropped == {'"messages" is null': 1000}
+    assert any("of the 64 rows after the first 1,024 read so" in progress.note for progress in outcome.progress)
+    outcome = run_prep(monkeypatch, tmp_path, write_lines(tmp_path / "none.jsonl", rows[:1000]), target)
+    assert (outcome.code, outcome.result.records) == (3, 0)
+    assert "columns seen: id: text, messages: null; nearest: messages" in outcome.result.message
+
+
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, text: str) -> None:
     source = tmp_path / "in.jsonl"
