@@ -7,6 +7,7 @@ import math
 import re
 import time
 import uuid
+from collections import deque
 from typing import Any, Final
 
 import aiohttp
@@ -19,6 +20,9 @@ from pipeline.generate.settings import Sampling
 
 HEALTH_TIMEOUT_S: Final = 25.0
 """SGLang's own health check waits up to 20 s for a sign of life."""
+
+SPEED_S: Final = 30.0
+"""The server counts its tokens every 40 steps: up to ten seconds where a step takes long."""
 
 SAMPLE: Final = re.compile(
     r"^sglang[:_](num_running_reqs|gen_throughput|realtime_tokens_total)(\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE
@@ -52,7 +56,7 @@ class SGLang:
         transport = AiohttpTransport(limits=limits, trust_env=False)
         self._client = httpx.AsyncClient(transport=transport, trust_env=False)
         self._decoder = msgspec.json.Decoder(_Reply)
-        self._decoded = (0.0, 0.0)  # when the server's count of tokens was read, and the count
+        self._counts: deque[tuple[float, float]] = deque()  # when the server's count of tokens was read, and the count
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -123,7 +127,7 @@ class SGLang:
         return None
 
     async def load(self) -> Load | None:
-        """How many requests run, and the speed since the last call; None where /metrics does not say."""
+        """How many requests run, and the speed of the last half minute; None where /metrics does not say."""
         try:
             reply = await self._client.get(f"{self.url}/metrics", timeout=httpx.Timeout(5.0))
         except (httpx.HTTPError, aiohttp.ClientError, OSError):
@@ -131,10 +135,12 @@ class SGLang:
         if reply.status_code != 200:
             return None
         running, gauge, decoded = figures_of(reply.text)
-        counted, self._decoded = self._decoded, (time.monotonic(), decoded)
-        if not running:
+        if not running or not gauge or (self._counts and decoded < self._counts[-1][1]):
+            self._counts.clear()  # it idles, or another process counts anew
+        if not running or not gauge:
             return None
-        return Load(running, growth(counted, self._decoded) or gauge) if gauge else None
+        self._counts.append((time.monotonic(), decoded))
+        return Load(running, growth(self._counts, SPEED_S) or gauge)
 
 
 def figures_of(text: str) -> tuple[int, float, float]:
@@ -152,9 +158,11 @@ def figures_of(text: str) -> tuple[int, float, float]:
     return int(running) if math.isfinite(running) else 0, found["gen_throughput"], found["realtime_tokens_total"]
 
 
-def growth(before: tuple[float, float], now: tuple[float, float]) -> float:
-    """Tokens a second between two counts; 0 where they do not tell: the first, or of another server process."""
-    (began, first), (ended, last) = before, now
+def growth(counts: deque[tuple[float, float]], window_s: float) -> float:
+    """Tokens a second by the counts of the last ``window_s``; older ones are dropped. 0 where they do not tell."""
+    while len(counts) > 2 and counts[1][0] <= counts[-1][0] - window_s:
+        counts.popleft()
+    (began, first), (ended, last) = counts[0], counts[-1]
     return (last - first) / (ended - began) if last > first > 0 and ended > began else 0.0
 
 

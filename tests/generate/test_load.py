@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
+from collections import deque
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,10 +30,22 @@ def test_what_is_no_figure_is_passed_over() -> None:
 
 
 def test_growth() -> None:
-    assert growth((10.0, 14687.0), (14.0, 63146.0)) == pytest.approx(12114.75)
-    assert growth((0.0, 0.0), (14.0, 63146.0)) == 0.0  # the first look
-    assert growth((10.0, 63146.0), (14.0, 900.0)) == 0.0  # another process counts anew
-    assert growth((10.0, 900.0), (14.0, 900.0)) == 0.0
+    assert growth(deque([(10.0, 14687.0), (14.0, 63146.0)]), 30) == pytest.approx(12114.75)
+    assert growth(deque([(14.0, 63146.0)]), 30) == 0.0  # the first look
+    assert growth(deque([(10.0, 900.0), (14.0, 900.0)]), 30) == 0.0
+
+
+def test_a_count_that_moves_in_steps_is_no_speed_that_jumps() -> None:
+    """A slow server counts every seven seconds; it is looked at every five."""
+    counts: deque[tuple[float, float]] = deque()
+    speeds = []
+    for look in range(200):
+        now = 5.0 * look
+        counts.append((now, 1.0 + 830 * 7 * (now // 7)))
+        speeds.append(growth(counts, 30))
+        assert len(counts) <= 8
+    assert all(830 * 0.75 < speed < 830 * 1.25 for speed in speeds[6:])
+    assert statistics.fmean(speeds[6:]) == pytest.approx(830, rel=0.02)
 
 
 @contextlib.asynccontextmanager
@@ -63,3 +77,14 @@ async def test_the_gauge_only_where_the_count_does_not_tell() -> None:
     assert second.tok_s != pytest.approx(10480.2, abs=1)  # the gauge's
     assert idle is None
     assert again is not None and round(again.tok_s) == 15988
+
+
+async def test_after_a_restart_the_count_begins_anew() -> None:
+    async with saying([metrics("busier"), metrics("busy")]) as url:
+        engine = SGLang(url, connections=1)
+        try:
+            await engine.load()
+            again = await engine.load()
+        finally:
+            await engine.close()
+    assert again is not None and round(again.tok_s) == 15988  # the gauge's
