@@ -63,6 +63,7 @@ def _carry_out(board: Board, request: ApplyRequest, change: Change, ended: list[
     if change.effect in ("restarts", "discards") or was_removed:
         if was_removed:
             job.wanted = "run" if spec.autostart else "stop"
+            board.set(job, job.status.state, job.status.reason, by=request.by, restarts=0)
         _restart(board, job, request.by, change.effect, ended)
     else:
         board.save(job)

@@ -58,7 +58,7 @@ async def test_a_job_that_comes_back_into_the_plan_before_it_has_ended_starts_by
     await agent.apply(other)
     assert (await agent.status("a")).state is JobState.STOPPING
     await agent.apply(by_hand, other)
-    await agent.reach("a", JobState.STOPPED)
+    assert (await agent.reach("a", JobState.STOPPED)).restarts == 0
     await agent.act("b", "restart")
     await agent.attempted("b", 2)
     assert (await agent.status("a")).attempt == 2
