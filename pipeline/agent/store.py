@@ -106,12 +106,15 @@ class Store:
     def reserve(self) -> None:
         """Take the space of the next changes now, so that a full disk does not keep them from being written."""
         with suppress(OSError):  # none left, or a file system that cannot: then they need luck
-            holes.reserve(Path(f"{self.path}-wal"), SPACE)
             holes.reserve_in(self._file, os.fstat(self._file).st_size + SPACE)
+        with suppress(OSError):
+            holes.reserve(Path(f"{self.path}-wal"), SPACE)
 
     def close(self) -> None:
         self._db.close()
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -94,7 +94,7 @@ def test_crash_key_recovery_close_and_come_back(terminal: Terminal, folder: Path
     terminal.keys("/")
     terminal.sees("name, state or reason")
     terminal.keys("B", "2")
-    terminal.sees(r"Jobs \d of 13")
+    terminal.sees(r"Jobs \d of 14")
     terminal.sees("⏎ take it")
     terminal.keys("Enter")
     terminal.sees("prep:B2 failed · SIGKILL")

@@ -124,6 +124,8 @@ def _empty(evidence: Evidence, _log: LogEnd) -> Verdict | None:
     result = evidence.result
     if result is None or result.records > 0 or evidence.exit_code not in (0, EMPTY_CODE):
         return None
+    if evidence.exit_code and not result.datasets and known(result.message):
+        return None  # no row was read, and why not has a name of its own: gated, not found
     dropped = [
         f"{name}: {count:,} × {why}"
         for name, counts in result.datasets.items()
