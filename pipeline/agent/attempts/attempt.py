@@ -11,10 +11,12 @@ SIGTERM stops the job: TERM, grace, KILL. SIGUSR1 kills the tree at once.
 
 from __future__ import annotations
 
+# All of it now: at the job's end the disk that the modules lie on may not answer.
 import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import time
 
@@ -273,8 +275,6 @@ class Attempt:
 
 
 def resource_usage() -> dict[str, object]:
-    import resource
-
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {"user_s": used.ru_utime, "system_s": used.ru_stime, "max_rss": used.ru_maxrss * 1024}
 
