@@ -160,6 +160,7 @@ async def test_a_socket_open_to_others_is_refused(agent: Rig, name: str) -> None
     agent.runtime.chmod(0o700)
 
 
+@pytest.mark.long
 async def test_a_console_that_stops_reading_is_cut_off_and_costs_nothing(agent: Rig) -> None:
     # Beats of 60 jobs, twenty times a second, soon fill what the kernel keeps for a reader.
     churning = RestartPolicy(when="always", limit=10_000, backoff_s=0.05, backoff_max_s=0.05)

@@ -152,6 +152,7 @@ async def test_a_server_that_takes_no_more_logins_now_is_tried_again(openssh_ser
             await reach(link, "live")
 
 
+@pytest.mark.long
 async def test_sessions_that_the_server_ends_when_idle_are_opened_again(
     openssh_server: OpenSshServer, workdir: Path
 ) -> None:

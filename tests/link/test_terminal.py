@@ -31,7 +31,8 @@ def test_each_death_is_on_the_screen_and_each_key_starts_the_job_again(
     assert 0 < restarts.p50 <= restarts.max
 
 
-@pytest.mark.parametrize("asleep_s", [8, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("asleep_s", [8, 30])
 def test_a_console_that_slept_says_how_old_its_figures_are_and_catches_up(
     openssh_server: OpenSshServer, workdir: Path, asleep_s: float
 ) -> None:

@@ -356,6 +356,7 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], extra: list[str], w
     assert end.value.code == 2 and words in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_writes_the_same(ground: Ground) -> None:
     argv = [sys.executable, "-m", "pipeline.merge", "--samples", str(ground.folder / "A1")]
     for name in ("B1", "B2"):

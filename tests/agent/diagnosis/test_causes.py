@@ -60,6 +60,7 @@ def test_a_torch_without_cuda(tmp_path: Path) -> None:
 # --- Ports and modules -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_server_started_twice(tiny_server: Process, tiny_target: Path, tmp_path: Path) -> None:
     arguments = ("-m", "pipeline.demo.server", "--model-path", str(tiny_target), "--port", str(tiny_server.port))
     state, reason, diagnosis = found(died(tmp_path, *arguments, spec=SERVE, env={"PYTHONPATH": str(ROOT)}))

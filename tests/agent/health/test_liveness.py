@@ -183,6 +183,7 @@ async def running(rig: Rig) -> int:
     return (sample.running or 0) if sample is not None else 0
 
 
+@pytest.mark.long
 async def test_a_server_lives_while_tokens_flow_whatever_its_health_check_says(agent: Rig, hanging: Hanging) -> None:
     await agent.apply(hanging.spec(), shell("g", "true", needs=(Need("serve:x", "ready"),), autostart=False))
     before = await agent.reach("serve:x", S.READY, within=90)
