@@ -148,7 +148,7 @@ async def test_a_reader_that_takes_nothing_harms_nobody(agent: Rig) -> None:
                 await agent.act(f"j{number}", "restart")
             began = time.monotonic()
             await agent.state()
-            assert time.monotonic() - began < 1.0, turn
+            assert time.monotonic() - began < 5, turn
         last = (await agent.state()).seq
         assert last > 100
         assert len(await asyncio.wait_for(events(agent, 0, last), 10)) == last

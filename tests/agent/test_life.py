@@ -255,7 +255,7 @@ def read_a_line_and_leave(command: list[str]) -> None:
     began = time.monotonic()
     bridge.stdout.close()
     assert bridge.wait(10) == 0
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.9  # it does not wait for the next beat
     bridge.stdin.close()
 
 

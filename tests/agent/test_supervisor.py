@@ -204,7 +204,7 @@ async def test_the_agent_killed_adopts_and_starts_nothing_twice(agent: Rig) -> N
     for number in (0, 1):
         status = await agent.reach(f"j{number}", S.FAILED)
         assert status.exit_code == 40 + number
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15
     for number in (2, 3, 4):
         status = await agent.status(f"j{number}")
         assert (status.state, status.attempt) == (S.RUNNING, 1)

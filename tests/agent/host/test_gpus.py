@@ -107,7 +107,7 @@ def test_a_driver_that_hangs_is_said_and_its_old_figures_are_not_shown(
     began = time.monotonic()
     for _ in range(100):
         watch.latest()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
     nvml.say(hangs=False)
     until(lambda: len(watch.latest()) == 2)
     assert watch.remarks() == ()
