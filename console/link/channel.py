@@ -122,12 +122,12 @@ async def _join(
         while not down.done():
             before = carried.back
             await asyncio.wait({down}, timeout=LINGER_S)
-            if not down.done() and carried.back == before:
-                return carried.back, ""  # our side has gone and nothing more comes
+            if not down.done() and carried.back == before:  # nothing more comes
+                return carried.back, "" if up.result() else "the bridge takes nothing any more"
         broken = down.result()
         if not broken:
             await process.wait_closed()
-        if not broken and process.exit_status == 0 and (carried.back or up.done()):
+        if not broken and process.exit_status == 0 and (carried.back or (up.done() and up.result())):
             return carried.back, ""
         if not broken and process.exit_status == 0:
             broken = f"the login shell ended the session: {last_line(carried.noise) or 'without a word'}"
@@ -156,13 +156,18 @@ class _Carried:
         return data
 
 
-async def _carry_up(reader: asyncio.StreamReader, process: asyncssh.SSHClientProcess[bytes]) -> None:
-    # A failure here shows in the other direction, which gives the reason.
-    with contextlib.suppress(asyncssh.Error, OSError):
+async def _carry_up(reader: asyncio.StreamReader, process: asyncssh.SSHClientProcess[bytes]) -> bool:
+    """Returns whether our own side has gone; a failure of the other one shows in what comes back, with its reason."""
+    with contextlib.suppress(OSError):
         while data := await reader.read(_CHUNK):
-            process.stdin.write(data)
-            await process.stdin.drain()
+            try:
+                process.stdin.write(data)
+                await process.stdin.drain()
+            except (asyncssh.Error, OSError):
+                return False
+    with contextlib.suppress(asyncssh.Error, OSError):
         process.stdin.write_eof()
+    return True
 
 
 async def _carry_down(

@@ -238,6 +238,7 @@ async def test_another_journal_is_read_anew_however_long_it_is(one_server: Serve
             await it.relay.break_off()
             await it.witness.shutdown(request(), stop_jobs=True)
             await eventually(lambda: not Path(paths.runtime_path(workdir), "agent.sock").exists())
+            await eventually(lambda: not Path(f"{paths.journal_path(workdir)}-wal").exists())
             shutil.rmtree(workdir / "agent")
             shutil.rmtree(workdir / "jobs")
             release = await deploy(it.witness_link, str(workdir), PYTHON)

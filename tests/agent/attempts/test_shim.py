@@ -75,7 +75,10 @@ def test_exit_code_log_and_environment(tmp_path: Path) -> None:
 def test_the_record_says_when_and_with_what(tmp_path: Path) -> None:
     wall, monotonic = time.time(), time.monotonic()
     busy = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: bytearray(30 << 20)"
-    record = run(tmp_path, f"{sys.executable} -I -S -c '{busy}'; setsid sleep 1000 & exit 4", grace_s=5.0)
+    left = (
+        f"setsid sh -c 'touch {tmp_path}/there; exec sleep 1000' & while [ ! -e {tmp_path}/there ]; do sleep 0.1; done"
+    )
+    record = run(tmp_path, f"{sys.executable} -I -S -c '{busy}'; {left}; exit 4", grace_s=5.0)
     assert (record.exit_code, record.signal, record.asked) == (4, None, "")
     for before, (main, empty), after in (
         (wall, (record.main_exited[0], record.tree_empty[0]), time.time()),
