@@ -387,3 +387,12 @@ async def test_a_changed_key_is_not_accepted_from_here() -> None:
         await pilot.press("a")
         await until_shown(pilot, "there is no new host key to accept")
         assert session.asked == []
+
+
+async def test_a_dataset_that_goes_to_zero_is_red_and_one_key_away() -> None:
+    app, _ = deck(ScriptedSession(scenario.emptying(clock.now())))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "prep:B5 keeps nothing, 0 of 12,000 rows so far: no user turn")
+        await until_shown(pilot, "10 % · no user turn")
+        await pilot.press("n")
+        await until_shown(pilot, "prep:B5 running")

@@ -301,3 +301,14 @@ def detail_of(name: str) -> JobDetail:
         environment={"HF_TOKEN": "***", "NCCL_IB_DISABLE": "0", "PATH": "/usr/local/bin:/usr/bin"},
         folder=f"jobs/{name}/2",
     )
+
+
+def emptying(now: float, read: int = 12_000) -> Snapshot:
+    """prep:B5 runs, and drops every row it reads."""
+    statuses, samples = running_jobs()
+    dropped = {"no user turn": read - 10, "not sampled": 10}
+    counted = DatasetCount(read=read, kept=0, dropped=dropped, total=114_000)
+    statuses["prep:B5"] = JobStatus("prep:B5", JobState.RUNNING, started_at=AT - 9)
+    progress = Progress(at=AT, phase="reading", done=read, total=114_000, datasets={"B5": counted})
+    samples["prep:B5"] = JobSample(progress=progress)
+    return fold(started(now), state_of(statuses, samples), now)

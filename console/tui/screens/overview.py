@@ -188,11 +188,12 @@ class OverviewScreen(DeckScreen):
             in_table()
 
     def action_next_problem(self) -> None:
-        rows = [row for row in self.snapshot.jobs if row.crashed or row.state is JobState.STALLED]
-        if not rows:
+        zero = {row.job for row in self.snapshot.datasets if row.going_to_zero}
+        bad = [row for row in self.snapshot.jobs if row.crashed or row.state is JobState.STALLED or row.name in zero]
+        if not bad:
             self.say(Tone.GOOD, "no job crashed or stalled")
             return
-        names = [row.name for row in rows]
+        names = [row.name for row in bad]
         at = names.index(self.selected.name) + 1 if self.selected and self.selected.name in names else 0
         if not self._table.select(names[at % len(names)]):
             self._set_filter("")

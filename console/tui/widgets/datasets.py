@@ -54,7 +54,7 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
     why = row.reasons[0][0] if row.reasons and width >= WIDE else ""
     if row.before:
         why = "before the restart"
-    elif row.state is JobState.RUNNING:
+    elif row.state is JobState.RUNNING and width >= WIDE:
         pace = f"{fmt.short_count(row.rate)}/s" if row.rate else ""
         left = f"{fmt.short_eta(row.eta)} left" if row.eta else ""
         why = " · ".join(part for part in (fmt.percent(row.share), pace, left, why) if part and part != fmt.NOTHING)
