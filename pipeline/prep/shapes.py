@@ -88,13 +88,14 @@ READERS: Final[dict[str, Reader]] = {
 
 # A label opens the string or follows two blank lines; there any word in capitals counts, so that an unknown speaker is
 # seen as one. Inside a turn's text only a known label after a line break counts, and only where nothing else splits it.
-_SPEAKER: Final = re.compile(r"(?:\A\s*|\n[ \t]*\n[ \t]*\n\s*)([A-Z][A-Z_ ]{1,24}?):")
+# A run of white space is looked at once, from its start: from each of its line breaks, time would grow as its square.
+_SPEAKER: Final = re.compile(r"(?:\A\s*+|(?<!\s)(?=\s*?\n[ \t]*+\n[ \t]*+\n)\s++)([A-Z][A-Z_ ]{1,24}?):")
 _KNOWN: Final = "|".join(
     sorted(
         {label.upper().replace("_", "[_ ]") for labels in LABELS.values() for label in labels}, key=len, reverse=True
     )
 )
-_LOOSE: Final = re.compile(rf"(?:\A\s*|\n\s*)({_KNOWN}):")
+_LOOSE: Final = re.compile(rf"(?:\A\s*+|(?<!\s)[^\S\n]*+\n\s*+)({_KNOWN}):")
 
 
 def _split(text: str) -> list[Turn]:

@@ -61,7 +61,7 @@ class Tally:
     def drop(self, reason: str, position: int | None = None, row: Any = None) -> None:
         """Count a row that did not."""
         reason = printable(reason, 160)
-        if reason not in self.dropped and len(self.dropped) >= REASONS:
+        if reason != NOT_SAMPLED and reason not in self.dropped and len(self.dropped) >= REASONS:
             reason = OTHER
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])

@@ -360,3 +360,11 @@ def test_unknown_shape_names_roles_and_the_nearest(row: Any, words: list[str]) -
     assert str(error.value).isprintable()
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("space", ["\n", " \n", "\n\r"])
+def test_a_long_run_of_blank_lines_is_read_once(space: str) -> None:
+    long = space * 200_000
+    assert READERS["dialogue"]({"text": f"USER: a{long}b"}) == turns(("USER", f"a{long}b"))
+    assert READERS["dialogue"]({"text": f"{long}USER: a{long}ASSISTANT: b"}) == turns(("USER", "a"), ("ASSISTANT", "b"))
