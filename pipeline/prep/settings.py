@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 SHAPES: Final = ("messages", "conversations", "pair", "dialogue", "trajectory")
 """The shapes of data there is a reader for, by their names in the config."""
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Of the records; raised when the same settings would write something else."""
 
 

@@ -147,15 +147,14 @@ def _written(turn: str, message: Message, end: str, opened: str) -> Span | None:
         elif thinking and thinking.group(1).strip() != _thought(message):
             return None
         at = _after_content(turn, at, _answer(message))
-    for call in message.calls if at is not None else ():
-        at = _after_call(turn, at or 0, call)
-        if at is None:
-            return None
     if at is None:
         return None
     if message.calls:
-        at = turn.find(end, at)
-        return (begin, at + len(end)) if at >= 0 else None
+        stop = turn.find(end, at)  # after it come the tools' turns, which may quote the call
+        said = turn[: max(stop, 0)]
+        for call in message.calls:
+            at = None if at is None else _after_call(said, at, call)
+        return (begin, stop + len(end)) if at is not None and stop >= 0 else None
     closed = re.compile(rf"\s*{re.escape(end)}").match(turn, at)
     return (begin, closed.end()) if closed else None
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pipeline import tokens
 from pipeline.prep.settings import SHAPES
 from pipeline.prep.tally import REASONS
+from pipeline.tokens import Tokenizer
 from tests.prep import kimi, small
 from tests.prep.small import run_prep
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"cmd": "ls"}'}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"cmd":"ls"}'}}
 CALLING = [
-    {"role": "user", "content": "q7"},
+    {"role": "user", "content": "Run ls"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "content": "r", "tool_call_id": "c1"},
+    {"role": "tool", "content": 'run {"cmd":"ls"} gave r', "tool_call_id": "c1"},
     {"role": "assistant", "content": "<think>t</think>a", "reasoning_content": None},
 ]
 TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
@@ -86,6 +89,25 @@ def targets(tmp_path_factory: pytest.TempPathFactory, target: Path) -> dict[str,
     return {"plain": target, "calling": calling, "kimi": kimi.make(folder / "kimi")}
 
 
+@pytest.fixture(scope="module")
+def tokenizers(targets: dict[str, Path]) -> dict[str, Tokenizer]:
+    return {name: tokens.load(str(folder), trust_remote_code=True) for name, folder in targets.items()}
+
+
+def strangers(record: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
+    """What users and tools said and the target did not, where it carries loss."""
+    own = [message for message in record["messages"] if message["role"] == "assistant"]
+    said = [str(container[key]) for container, key in places(own)]
+    others = [message["content"].strip() for message in record["messages"] if message["role"] in ("user", "tool")]
+    others = [
+        text for text in others if len(text) > 3 and text != "<|im_end|>" and not any(text in one for one in said)
+    ]
+    groups = itertools.groupby(zip(record["input_ids"], record["loss_mask"], strict=True), key=lambda pair: pair[1])
+    written = [tokenizer.decode([token for token, _ in group]) for loss, group in groups if loss]
+    return [text for text in others if any(text in one for one in written)]
+
+
+@example([ROWS[6]], "answers", "messages", None, None, "assistant", "calling", 2048, "drop")
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -101,8 +123,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory, target: Path) -> dict[str,
     over=st.sampled_from(["drop", "cut"]),
 )
 def test_read_is_kept_and_dropped(
-    tmp_path_factory: pytest.TempPathFactory, targets: dict[str, Path], rows: list[Any], kind: str, shape: str,
-    take: int | None, group: str | None, turns: str, model: str, context: int, over: str,
+    tmp_path_factory: pytest.TempPathFactory, targets: dict[str, Path], tokenizers: dict[str, Tokenizer],
+    rows: list[Any], kind: str, shape: str, take: int | None, group: str | None, turns: str, model: str,
+    context: int, over: str,
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("rows")
     source = folder / "in.jsonl"
@@ -128,6 +151,8 @@ def test_read_is_kept_and_dropped(
     assert all(
         0 < sum(record["loss_mask"]) < len(record["loss_mask"]) for record in outcome.records if kind == "answers"
     )
+    if kind == "answers" and turns == "assistant":
+        assert not [text for record in outcome.records for text in strangers(record, tokenizers[model])]
     assert outcome.result.message.isprintable()
 
 

@@ -142,6 +142,14 @@ def test_tool_calls_where_the_template_writes_the_json(tmp_path: Path) -> None:
         masks.rendered((*TALK[:2], broken, *GIVEN, TALK[2]), template, "assistant")
 
 
+def test_a_tool_that_quotes_its_call_carries_no_loss(tmp_path: Path) -> None:
+    template = tokenizer_of(tmp_path, small.CALLING)
+    quoting = Message("tool", 'f was called with {"a":1} SECRET OUTPUT', call_id="c")
+    talk = (Message("user", "q"), Message("assistant", "", calls=(Call("c", "f", '{"a":1}'),)), quoting)
+    _, written = masked(template, (*talk, Message("assistant", "done")))
+    assert written == ['<call>{"name": "f", "arguments": {"a": 1}}</call><|im_end|>', "done<|im_end|>"]
+
+
 def test_what_the_template_cannot_show_is_a_reason(target: Path) -> None:
     template = Template(tokens.load(str(target)))
     assert (template.shows_tools, template.arguments) == (False, "none")
