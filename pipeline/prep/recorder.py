@@ -116,6 +116,8 @@ class Recorder:
                 texts.append((conversation, render(conversation)))
             except RowError as error:
                 self._refuse(conversation, error)
+            except Exception as error:  # one row of any kind must not end the stage: it is counted under its error
+                self._drop(conversation, f"undecodable: {type(error).__name__}")
         return texts
 
     def _refuse(self, conversation: Conversation, error: RowError) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pipeline.files import content_hash
 from pipeline.prep.roles import Role, printable, role_of
-from pipeline.prep.turns import Call, RowError, Turn, tools_of
+from pipeline.prep.turns import Call, RowError, Turn, check_text, tools_of
 
 ID_COLUMNS: Final = ("id", "instance_id", "prompt_id", "uuid", "conversation_id", "sample_id", "raw_index", "index")
 ID_LIMIT: Final = 120  # characters of a row's own id
@@ -90,7 +90,7 @@ def understand(
     labels.update(printable(turn.label) for turn in turns)
     messages = normalise(turns, kind)
     tools = tools_of(row)
-    _check_text(json.dumps(tools, ensure_ascii=False))
+    check_text(json.dumps(tools, ensure_ascii=False))
     whole = [message.identity() for message in messages]
     content = content_hash([whole, list(tools)] if tools else whole)
     named = row.get(group) if group else None
@@ -139,10 +139,10 @@ def normalise(turns: Sequence[Turn], kind: Literal["answers", "prompts"]) -> tup
             raise RowError(f"an empty {role} turn")
     messages = _messages(spoken)
     for message in messages:
-        _check_text(message.content)
-        _check_text(message.reasoning)
+        check_text(message.content)
+        check_text(message.reasoning)
         for call in message.calls:
-            _check_text(f"{call.id}{call.name}{call.arguments}")
+            check_text(f"{call.id}{call.name}{call.arguments}")
     return messages
 
 
@@ -182,10 +182,3 @@ def held_out(group: str, share: float) -> bool:
     """Whether a group is set aside. By the group's name alone, so that it is on the same side in every dataset."""
     number = int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8).digest())
     return number < share * 2**64
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise RowError("undecodable: a lone surrogate in the text") from None

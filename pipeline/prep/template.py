@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from pipeline.prep.records import Message
-from pipeline.prep.turns import Call, RowError
+from pipeline.prep.turns import Call, RowError, check_text
 from pipeline.tokens import RenderError, Tokenizer
 
 THINKING_BEGINS: Final = "<think>"
@@ -53,9 +53,11 @@ class Template:
         """The conversation and the character spans between the template's generation markers. Raises RowError."""
         given = _dicts(messages, parsed=self.arguments == "object")
         try:
-            return self.tokenizer.render_marked(given, tools=tools)
+            text, spans = self.tokenizer.render_marked(given, tools=tools)
         except RenderError as error:
             raise RowError(f"the chat template refuses it: {error}") from error
+        check_text(text)
+        return text, spans
 
     def prepared(self, messages: Sequence[Message], tools: Tools) -> list[Message]:
         """The messages in the form this template takes. Raises RowError where it cannot show what they hold."""
@@ -95,9 +97,11 @@ class Template:
     def _render(self, messages: Sequence[Message], tools: Tools, generation_prompt: bool, *, parsed: bool) -> str:
         given = _dicts(messages, parsed=parsed)
         try:
-            return self.tokenizer.render(given, generation_prompt=generation_prompt, tools=tools)
+            text = self.tokenizer.render(given, generation_prompt=generation_prompt, tools=tools)
         except RenderError as error:
             raise RowError(f"the chat template refuses it: {error}") from error
+        check_text(text)  # arguments of calls may be text with escapes in it, which the template is given as objects
+        return text
 
 
 def _dicts(messages: Sequence[Message], *, parsed: bool) -> list[dict[str, Any]]:

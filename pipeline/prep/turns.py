@@ -45,6 +45,14 @@ class Turn:
     name: str = ""
 
 
+def check_text(text: str) -> None:
+    """Raises RowError where no tokenizer can take the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RowError("undecodable: a lone surrogate in the text") from None
+
+
 def turns_of(row: Mapping[str, Any], who: str, what: str) -> list[Turn]:
     """The turns of a row's list, whichever column it is in. Raises RowError."""
     return [_turn(item, who, what) for item in _items(row, who, what)]

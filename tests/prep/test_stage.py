@@ -17,6 +17,7 @@ import pytest
 from pipeline import outputs, tokens
 from pipeline.files import file_hash
 from pipeline.prep import __main__ as command
+from pipeline.prep import masks
 from tests.prep import kimi
 from tests.prep.small import CALLING, CHATML, make_tokenizer, run_prep, write_lines
 from tests.waiting import wait_until
@@ -145,6 +146,34 @@ def test_tools_are_in_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert text.endswith("<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
     outcome = run_prep(monkeypatch, tmp_path, source, target)
     assert (outcome.code, outcome.result.datasets["T1"].dropped) == (3, {"the chat template shows no tools": 1})
+
+
+def test_a_row_that_no_tokenizer_can_take_is_dropped_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    broken = chat(1)
+    broken["messages"][-1]["tool_calls"] = [call]
+    source = write_lines(tmp_path / "in.jsonl", [chat(0), broken, chat(2)])
+    target = make_tokenizer(tmp_path / "calling", CALLING)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, kind="answers")
+    assert len(outcome.records) == 2
+    assert outcome.result.datasets["T1"].dropped == {"undecodable: a lone surrogate in the text": 1}
+
+
+def test_a_row_that_breaks_the_mask_is_dropped_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    rendered = masks.rendered
+
+    def breaking(messages: Any, *rest: Any) -> Any:
+        if "It is 18." in messages[-1].content:
+            raise ZeroDivisionError
+        return rendered(messages, *rest)
+
+    monkeypatch.setattr(masks, "rendered", breaking)
+    source = write_lines(tmp_path / "in.jsonl", [chat(16), chat(17), chat(18)])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, kind="answers")
+    assert len(outcome.records) == 2
+    assert outcome.result.datasets["T1"].dropped == {"undecodable: ZeroDivisionError": 1}
 
 
 def test_zero_records_name_the_roles_seen_and_expected(
