@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pipeline.prep.records import Message
-from pipeline.prep.template import THINKING_BEGINS, THINKING_ENDS, Template, Tools
+from pipeline.prep.template import PROBE, THINKING_BEGINS, THINKING_ENDS, Template, Tools
 from pipeline.prep.turns import Call, MaskError, RowError
 
 Span = tuple[int, int]
@@ -57,9 +57,10 @@ def of_all_but_system(messages: Sequence[Message], tools: Tools, template: Templ
         start = at
         if index == 0 and message.role != "system":
             # A template may put a system turn of its own before the first one: it ends before that turn's text, so
-            # the loss begins with the text.
-            start = after.find(message.content.strip())
-            if start < 0:
+            # the loss begins with the text. A probe in its place says where that is: the text may be in a tool too.
+            probed = template.render([replace(message, content=PROBE)], tools)
+            start = probed.find(PROBE)
+            if start < 0 or after[:start] != probed[:start] or _after_content(after, start, message.content) is None:
                 raise RowError("the chat template leaves out the first turn")
         if message.role != "system":
             spans.append((start, len(after)))

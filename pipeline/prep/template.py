@@ -15,7 +15,9 @@ THINKING_ENDS: Final = "</think>"
 
 Tools = Sequence[Mapping[str, Any]]
 
-_WORD: Final = "draftdeckprobe"  # in no template
+PROBE: Final = "draftdeckprobe"
+"""A word that is in no template."""
+
 _ASKED: Final = Message("user", "q")
 
 
@@ -30,16 +32,16 @@ class Template:
         self.tokenizer = tokenizer
         tool = {
             "type": "function",
-            "function": {"name": _WORD, "description": "d", "parameters": {"type": "object", "properties": {}}},
+            "function": {"name": PROBE, "description": "d", "parameters": {"type": "object", "properties": {}}},
         }
-        self.shows_tools = _WORD in self._probe([_ASKED], tools=[tool])
+        self.shows_tools = PROBE in self._probe([_ASKED], tools=[tool])
         self.arguments: Literal["text", "object", "none"] = "none"
-        called = Message("assistant", "", calls=(Call("functions.f:0", "f", f'{{"{_WORD}": "x"}}'),))
+        called = Message("assistant", "", calls=(Call("functions.f:0", "f", f'{{"{PROBE}": "x"}}'),))
         answered = [_ASKED, called, Message("tool", "r", call_id="functions.f:0")]
         for form in ("object", "text"):  # of a template that takes both, the text, because nothing is lost of it
-            if f'{{"{_WORD}": "x"}}' in self._probe(answered, parsed=form == "object"):
+            if f'{{"{PROBE}": "x"}}' in self._probe(answered, parsed=form == "object"):
                 self.arguments = "object" if form == "object" else "text"
-        if self.arguments == "none" and _WORD in self._probe(answered, parsed=True):
+        if self.arguments == "none" and PROBE in self._probe(answered, parsed=True):
             self.arguments = "object"  # written in a form of the template's own
         source = tokenizer.hf.chat_template
         self.knows_reasoning = "reasoning_content" in (source if isinstance(source, str) else str(source))
@@ -79,9 +81,9 @@ class Template:
 
     def _around_thinking(self) -> tuple[str, str, str]:
         """The white space the template itself puts around a turn's thinking: before it, after it, after its tag."""
-        text = self._probe([_ASKED, Message("assistant", f"{_WORD}a", f"{_WORD}r")])
-        before, _, rest = text.partition(f"{_WORD}r")
-        between = rest.partition(f"{_WORD}a")[0]
+        text = self._probe([_ASKED, Message("assistant", f"{PROBE}a", f"{PROBE}r")])
+        before, _, rest = text.partition(f"{PROBE}r")
+        between = rest.partition(f"{PROBE}a")[0]
         after, ended, gap = between.partition(THINKING_ENDS)
         opened = before.rpartition(THINKING_BEGINS)[2]
         if not ended or (opened + after + gap).strip():

@@ -150,6 +150,13 @@ def test_a_tool_that_quotes_its_call_carries_no_loss(tmp_path: Path) -> None:
     assert written == ['<call>{"name": "f", "arguments": {"a": 1}}</call><|im_end|>', "done<|im_end|>"]
 
 
+@pytest.mark.parametrize("asked", ["a", "add", "\n\nprobe draft"])
+def test_everything_but_system_where_the_template_declares_the_tools(tmp_path: Path, asked: str) -> None:
+    template = tokenizer_of(tmp_path, small.CALLING)
+    _, written = masked(template, (Message("user", asked), Message("assistant", "b")), "all-but-system", (TOOL,))
+    assert written == [f"{asked}<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"]
+
+
 def test_what_the_template_cannot_show_is_a_reason(target: Path) -> None:
     template = Template(tokens.load(str(target)))
     assert (template.shows_tools, template.arguments) == (False, "none")
