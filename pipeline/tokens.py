@@ -267,7 +267,8 @@ def check(tokenizer: Tokenizer, declared: Sequence[Declared], given: Sequence[Re
 def _compare(tokenizer: Tokenizer, reference: Reference) -> str:
     """How the template differs from a reference; "" where it does not."""
     try:
-        text = replace(tokenizer, variables={**tokenizer.variables, **reference.variables}).render(
+        # With the variables it was written with; what the operator gives the template is another matter.
+        text = replace(tokenizer, variables=reference.variables).render(
             reference.messages, generation_prompt=reference.generation_prompt, tools=reference.tools
         )
     except RenderError as error:

@@ -106,6 +106,16 @@ def test_the_models_reference_texts(tmp_path: Path, change: dict[str, Any], word
         tokens.load(str(folder))
 
 
+def test_a_reference_is_rendered_with_its_own_variables(tmp_path: Path) -> None:
+    template = "{% if style %}{{ style }}{% endif %}" + small.CHATML
+    folder = small.make_tokenizer(tmp_path / "model", template)
+    messages = [{"role": "user", "content": "Hello"}]
+    plain = {"messages": messages, "text": tokens.load(str(folder)).render(messages, generation_prompt=False)}
+    styled = {"messages": messages, "text": f"wild{plain['text']}", "variables": {"style": "wild"}}
+    (folder / "chat_reference.json").write_text(json.dumps([plain, styled]))
+    assert tokens.load(str(folder), variables={"style": "calm"}).unchecked == ()
+
+
 def test_without_a_chat_template_nothing_starts(tmp_path: Path) -> None:
     folder = small.make_tokenizer(tmp_path / "bare")
     config = json.loads((folder / "tokenizer_config.json").read_text())
