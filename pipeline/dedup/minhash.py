@@ -20,8 +20,10 @@ RECALL: Final = 0.99
 
 BLOCK: Final = 256  # shingles hashed at once: what fits a core's cache
 
-# A word each for scripts that put no spaces between theirs.
-_WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+# A word each for scripts that put no spaces between theirs. Operators are words: 3 + 4 is not 3 * 4.
+_WORD: Final = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[+\-*/=<>!^%&|~]+"
+)
 _PRIME: Final = np.uint64(0x100000001B3)
 _ODD: Final = np.random.default_rng(1997).integers(0, 2**64, PLACES, dtype=np.uint64) | np.uint64(1)
 
@@ -30,7 +32,10 @@ Signatures = NDArray[np.uint32]
 
 
 def shingles(text: str, size: int) -> Hashes:
-    """Hashes of all runs of ``size`` words, or of all words where there are fewer. Case and marks do not count."""
+    """Hashes of all runs of ``size`` words, or of all words where there are fewer.
+
+    Case and marks do not count, operators do.
+    """
     words = _WORD.findall(text.lower()) or [text.strip()]
     hashes = np.fromiter(map(zlib.crc32, map(str.encode, words)), np.uint64, len(words))
     runs = max(1, len(words) - size + 1)

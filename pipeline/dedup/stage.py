@@ -22,7 +22,7 @@ from pipeline.preps import Prep, PrepError
 from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 EXAMPLES: Final = 3  # rows a reason is shown with
 
 

@@ -25,6 +25,14 @@ def test_shingles_are_runs_of_words_whatever_their_case_and_marks() -> None:
     assert len(shingles("你好世界", 2)) == 3, "a script without spaces has a word a character"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("What is 3 + 4?", "What is 3 * 4?"), ("a==b", "a!=b"), ("is x < y or not", "is x > y or not"), ("-1", "1")],
+)
+def test_prompts_that_differ_in_an_operator_are_not_the_same(one: str, other: str) -> None:
+    assert similarity(signature(shingles(one, 5)), signature(shingles(other, 5))[None])[0] < 0.5
+
+
 @pytest.mark.parametrize("shared", [0, 100, 250, 400, 450, 500])
 def test_the_estimate_is_near_the_similarity_of_the_sets(shared: int) -> None:
     one, other = shingles(words(0, 500), 1), shingles(words(500 - shared, 1000 - shared), 1)
