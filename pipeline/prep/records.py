@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from pipeline.files import content_hash
-from pipeline.prep.roles import Role, printable, role_of
+from pipeline.prep.roles import Role, count_label, printable, role_of
 from pipeline.prep.turns import Call, RowError, Turn, check_text, tools_of
 
 ID_COLUMNS: Final = ("id", "instance_id", "prompt_id", "uuid", "conversation_id", "sample_id", "raw_index", "index")
@@ -87,7 +87,8 @@ def understand(
     labels: Counter[str],
 ) -> Conversation:
     """Make a conversation of a row's turns and count their labels. Raises RowError."""
-    labels.update(printable(turn.label) for turn in turns)
+    for turn in turns:
+        count_label(labels, turn.label)
     messages = normalise(turns, kind)
     tools = tools_of(row)
     check_text(json.dumps(tools, ensure_ascii=False))

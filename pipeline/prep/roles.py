@@ -38,6 +38,11 @@ LABELS: Final[dict[Role, tuple[str, ...]]] = {
 }
 """The labels of each role, in lower case with underscores."""
 
+LABELS_COUNTED: Final = 1000
+"""Labels counted by name; rows may give any number of them, the memory has room for some."""
+
+OTHER: Final = "other labels"
+
 _ROLES: Final[dict[str, Role]] = {label: role for role, labels in LABELS.items() for label in labels}
 
 
@@ -51,6 +56,14 @@ def printable(text: Any, limit: int = 40) -> str:
     line = "".join(character if character.isprintable() else " " for character in str(text)[: 4 * limit])
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def count_label(labels: Counter[str], label: str) -> None:
+    """Count a label as it is written; past ``LABELS_COUNTED`` different ones a new one under its role or OTHER."""
+    name = printable(label)
+    if name not in labels and len(labels) >= LABELS_COUNTED:
+        name = role_of(label) or OTHER
+    labels[name] += 1
 
 
 def seen(labels: Counter[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from pipeline.prep.records import held_out, normalise, row_id, understand
-from pipeline.prep.roles import LABELS, printable, role_of, seen
+from pipeline.prep.roles import LABELS, LABELS_COUNTED, OTHER, count_label, printable, role_of, seen
 from pipeline.prep.shapes import RowError, Turn
 from pipeline.prep.turns import Call
 
@@ -22,6 +22,16 @@ def test_labels_in_every_writing() -> None:
     assert role_of("FUNCTION RESPONSE") == role_of("function-response") == role_of("function_response") == "tool"
     assert role_of("replier") is None
     assert all(role_of(label) == role for role, labels in LABELS.items() for label in labels)
+
+
+def test_labels_are_counted_in_bounds_and_known_ones_always() -> None:
+    labels: Counter[str] = Counter()
+    for number in range(5000):
+        count_label(labels, f"speaker {number}")
+    count_label(labels, "gpt")
+    count_label(labels, "speaker 1")
+    assert len(labels) == LABELS_COUNTED + 2
+    assert (labels["assistant"], labels["speaker 1"], labels[OTHER]) == (1, 2, 5000 - LABELS_COUNTED)
 
 
 def test_a_prompt_ends_where_the_target_is_to_write() -> None:
