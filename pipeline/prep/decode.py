@@ -10,6 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any, Final, NoReturn
 
 import msgspec
@@ -53,6 +54,16 @@ def refuse(reason: str) -> Callable[[], NoReturn]:
         raise RowError(reason)
 
     return load
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The decoder of what is left of a file that cannot be read on: one row, however many there were."""
+
+    reason: str
+
+    def __call__(self) -> NoReturn:
+        raise RowError(self.reason)
 
 
 def lines(stream: IO[bytes]) -> Iterator[Undecoded]:
@@ -99,7 +110,7 @@ def array_items(stream: IO[bytes]) -> Iterator[Undecoded]:
             byte, end_of_item, at = buffer[mark.start()], mark.start(), mark.end()
             if depth == 0:
                 if byte != _OPEN or buffer[start:end_of_item].strip(_SPACE):
-                    yield refuse("undecodable: text after the JSON array"), buffer[start : start + SHOWN]
+                    yield Lost("undecodable: text after the JSON array"), buffer[start : start + SHOWN]
                     return
                 depth, start = 1, at
             elif byte == _QUOTE:
@@ -124,9 +135,9 @@ def array_items(stream: IO[bytes]) -> Iterator[Undecoded]:
         raise error
     rest = head or buffer[start : start + SHOWN].strip(_SPACE)
     if depth:
-        yield refuse(f"undecodable: JSON array cut off after item {count:,}"), rest
+        yield Lost(f"undecodable: JSON array cut off after item {count:,}"), rest
     elif rest:
-        yield refuse("undecodable: text after the JSON array"), rest
+        yield Lost("undecodable: text after the JSON array"), rest
 
 
 def _gather(stream: IO[bytes], size: int) -> tuple[bytes, Exception | None]:

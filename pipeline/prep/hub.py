@@ -6,9 +6,10 @@ libraries are imported here alone: local files do not need them.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -41,6 +42,8 @@ def open_hub(
         return _patiently(question, name, tell)
 
     commit = str(ask(lambda: HfApi().dataset_info(name, revision=revision)).sha)
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):  # it becomes a folder here
+        raise SourceError(f'{name}: the hub gives no commit but "{printable(commit, 60)}": check HF_ENDPOINT')
     rows: float | None = None
     if patterns and not config and not split:
         names = sorted(ask(lambda: HfApi().list_repo_files(name, repo_type="dataset", revision=commit)))
@@ -53,10 +56,19 @@ def open_hub(
         raise SourceError(f"{name}: no file like {', '.join(patterns)}; there are: {shown}")
     if strange := [each for each in chosen if not stem(each).endswith(KINDS)]:
         raise SourceError(f"{name}: {printable(strange[0])} is not read here ({READ_HERE}): {CONVERTED}")
-    files = [
-        _HubFile(name, commit, each.path, each.size, each.lfs.sha256 if each.lfs else each.blob_id, tell)
+    if outside := [each for each in chosen if _leads_away(each)]:
+        raise SourceError(f'{name}: the hub lists "{printable(outside[0], 120)}", a path out of the dataset\'s folder')
+    found = {
+        each.path: each
         for start in range(0, len(chosen), ASKED_AT_ONCE)
         for each in ask(_details(name, commit, chosen[start : start + ASKED_AT_ONCE]))
+    }
+    if missing := [each for each in chosen if each not in found]:
+        raise SourceError(f"{name}: the hub lists a file that it does not have: {printable(missing[0], 120)}")
+    details = [found[each] for each in chosen]  # the hub answers in any order
+    files = [
+        _HubFile(name, commit, each.path, each.size, each.lfs.sha256 if each.lfs else each.blob_id, tell)
+        for each in details
     ]
     return HubSource({"hub": name, "config": config, "split": split, "commit": commit, "files": chosen}, files, rows)
 
@@ -125,6 +137,10 @@ def _resolve(name: str, config: str | None, split: str | None, commit: str) -> t
         raise SourceError(f"{name}: its files are elsewhere ({printable(far[0], 120)}): {CONVERTED}")
     rows = getattr((builder.info.splits or {}).get(chosen), "num_examples", None)
     return chosen, [each.removeprefix(base) for each in files], float(rows) if rows else None
+
+
+def _leads_away(path: str) -> bool:
+    return path.startswith("/") or ".." in PurePosixPath(path).parts
 
 
 def _details(name: str, commit: str, paths: list[str]) -> Callable[[], list[Any]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pipeline.prep.detect import Detected, wanted
-from pipeline.prep.roles import expected, role_of, seen
+from pipeline.prep.roles import expected, printable, role_of, seen
 from pipeline.prep.settings import Settings
 from pipeline.prep.tally import NOT_SAMPLED, Tally
 
 QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
+NAMED: Final = 100  # files in the manifest that could not be read to their end
 
 
 def success(settings: Settings, tally: Tally, cut: int = 0) -> str:
@@ -26,7 +28,7 @@ def success(settings: Settings, tally: Tally, cut: int = 0) -> str:
         line += f", {cut:,} of them cut at a turn to fit the context"
     if settings.take is not None and tally.kept < settings.take:
         line += f"; {settings.take:,} were asked for"
-    return line + _dropped(tally)
+    return line + _dropped(tally) + unread(tally.cut_short)
 
 
 def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> str:
@@ -44,13 +46,21 @@ def failure(settings: Settings, tally: Tally, shape: Detected | None = None) -> 
         first += f"; roles seen: {seen(tally.labels)}"
     if missing and tally.labels:
         first += f"; expected one of {expected(missing)}; {top} took {count:,}"
-    lines = [first]
+    lines = [first + unread(tally.cut_short)]
     if shape is not None:
         lines.append(f"shape: {shape.words()}")
     for reason, rows in tally.dropped.most_common(5):
         lines.append(f"{reason}: {rows:,} rows")
         lines += [f"  row {example['position']}: {example['row']}" for example in tally.examples.get(reason, [])]
     return "\n".join(lines)
+
+
+def unread(files: Sequence[str]) -> str:
+    """Which files could not be read to their end; "" for none."""
+    if not files:
+        return ""
+    more = f" and of {len(files) - 1:,} more files" if len(files) > 1 else ""
+    return f"; the rest of {printable(files[0], 60)}{more} could not be read"
 
 
 def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
@@ -64,6 +74,7 @@ def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
         "judged": tally.judged,
         "dropped": count.dropped,
         "tokens": count.tokens,
+        "cut_short": tally.cut_short[:NAMED],
         "examples": {reason: tally.examples.get(reason, []) for reason in count.dropped if reason != NOT_SAMPLED},
         "roles": dict(sorted(tally.labels.items(), key=lambda item: (-item[1], item[0]))[:100]),
         "length": {

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+
 SHAPES: Final = ("messages", "conversations", "pair", "dialogue", "trajectory")
 """The shapes of data there is a reader for, by their names in the config."""
 
@@ -42,6 +44,11 @@ class Settings:
     template_json: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None
     partition: str = "short"
+
+    def wrote(self, written: Any) -> bool:
+        """Whether a manifest's settings are these, but for the tokenizer, which is only known once it is loaded."""
+        wanted = msgspec.json.decode(msgspec.json.encode(self.content("")))
+        return isinstance(written, dict) and {**written, "tokenizer": ""} == wanted
 
     def content(self, tokenizer: str) -> dict[str, Any]:
         """The settings that change what is written. ``tokenizer`` is its fingerprint: where it lies does not matter."""

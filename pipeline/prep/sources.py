@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from pipeline.files import file_hash
 from pipeline.prep.columns import BrokenTableError, arrow_rows, parquet_row_count, parquet_rows
-from pipeline.prep.decode import Undecoded, array_items, lines, refuse
+from pipeline.prep.decode import Lost, Undecoded, array_items, lines
 from pipeline.prep.packed import DAMAGE, stem, to_temporary_file, unpacked
 from pipeline.prep.roles import printable
 
@@ -33,6 +33,7 @@ class Row(NamedTuple):
     position: int
     load: Callable[[], Any]
     raw: bytes = b""  # to show of a row that is not decoded
+    ends: str = ""  # the file whose unread rest this one row stands for; never left out of a draw
 
 
 class Source(Protocol):
@@ -103,13 +104,13 @@ class FileSource:
                 with path.open("rb") as raw:
                     self._raw = raw
                     for load, shown in _read(raw, path, file.name):
-                        yield Row(self._rows_read, load, shown)
+                        yield Row(self._rows_read, load, shown, file.name if isinstance(load, Lost) else "")
                         self._rows_read += 1
             except DAMAGE as error:
                 if isinstance(error, OSError) and error.errno:  # the disk's error says nothing about the file
                     raise SourceError(f"{path}: {printable(error, 200)}", final=False) from error
                 reason = f"undecodable: the rest of {printable(file.name, 60)}: {printable(error, 80)}"
-                yield Row(self._rows_read, refuse(reason))
+                yield Row(self._rows_read, Lost(reason), ends=file.name)
                 self._rows_read += 1
             self._bytes_before += file.size
             self._raw = None

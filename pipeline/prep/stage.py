@@ -6,6 +6,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from pipeline import outputs, tokens
@@ -13,7 +14,7 @@ from pipeline.files import content_hash
 from pipeline.prep.detect import Detected, UnknownShapeError, look
 from pipeline.prep.recorder import Recorder
 from pipeline.prep.records import Conversation, understand
-from pipeline.prep.report import failure, sampled, success
+from pipeline.prep.report import failure, sampled, success, unread
 from pipeline.prep.sample import Draw
 from pipeline.prep.seen import Seen
 from pipeline.prep.settings import Settings
@@ -57,6 +58,10 @@ class Prep:
     def run(self) -> int:
         """Do it all. Raises TokenizerError, SourceError, UnknownShapeError."""
         settings = self._settings
+        held = outputs.read_manifest(settings.out)
+        if held is not None and not settings.wrote(held.get("settings")):
+            # Before anything is loaded: where that fails, no later stage may take the old records for this run's.
+            self._moved(outputs.move_aside(settings.out, str(held.get("content", "unknown"))))
         self._reporter.update("loading the tokenizer", note=settings.target, force=True)
         tokenizer = tokens.load(
             settings.target,
@@ -81,10 +86,7 @@ class Prep:
         content = content_hash([written, inputs])
         if (manifest := outputs.done(settings.out, content)) is not None:
             return self._already(manifest)
-        moved = outputs.set_aside(settings.out, content)
-        if moved is not None:
-            note = f"{settings.out} holds records of other settings: moved to {moved.name}"
-            self._reporter.update("starting", note=note, force=True)
+        self._moved(outputs.set_aside(settings.out, content))
         rows = source.rows()
         first, shape = look(rows, settings.shape)
         self._reporter.update("starting", note=f"shape {shape.words()}", force=True)
@@ -129,14 +131,20 @@ class Prep:
         )
         return 0
 
-    def _tell(self, note: str) -> None:
+    def _moved(self, moved: Path | None) -> None:
+        if moved is not None:
+            note = f"{self._settings.out} holds records of other settings: moved to {moved.name}"
+            self._reporter.update("starting", note=note, force=True)
+
+    def _tell(self, note: str, *, force: bool = False) -> None:
         """What the source does between rows: it waits for the hub, or brings a file."""
         self._reporter.update(
             "fetching",
             done=self._rows_read,
             unit="rows",
-            datasets=self._counts() if self._rows_read else None,
+            datasets=self._counts(waiting=self._drawn) if self._rows_read else None,
             note=note,
+            force=force,
         )
 
     def _already(self, manifest: dict[str, Any]) -> int:
@@ -156,7 +164,7 @@ class Prep:
             return 3
         self._reporter.finish(
             count.kept,
-            f"already done: {count.kept:,} of {count.read:,} kept",
+            f"already done: {count.kept:,} of {count.read:,} kept{unread(manifest.get('cut_short', ()))}",
             manifest=str(self._settings.out / outputs.MANIFEST),
             datasets=datasets,
         )
@@ -179,7 +187,7 @@ class Prep:
         draw: Draw[Conversation] = Draw(self._settings.take, self._settings.seed)
         for row in rows:
             self._rows_read += 1
-            if not draw.wants(row.position):
+            if not row.ends and not draw.wants(row.position):
                 self._tally.skip()
             elif (conversation := self._understand(row, reader)) is not None:
                 if draw.holds(conversation.hash):
@@ -196,6 +204,9 @@ class Prep:
     def _understand(self, row: Row, reader: Reader) -> Conversation | None:
         """A row's conversation; None for one that is counted as dropped. Whatever is in a row, the set goes on."""
         data: Any = None
+        if row.ends:
+            self._tally.cut_short.append(row.ends)
+            self._tell(unread([row.ends]).removeprefix("; "), force=len(self._tally.cut_short) <= 3)
         try:
             data = row.load()
             if not isinstance(data, dict):
@@ -249,9 +260,10 @@ class Prep:
                 f"{self._settings.min_kept_share:.0%}: {top[0]} took {top[1]:,}"
             )
 
-    def _counts(self, total: float | None = None) -> dict[str, DatasetCount]:
+    def _counts(self, total: float | None = None, *, waiting: int = 0) -> dict[str, DatasetCount]:
+        """The counts of the rows that are decided, and of ``waiting`` ones as if they were kept."""
         count = self._tally.count(
-            waiting=self._drawn, take=self._settings.take, total=None if total is None else round(total)
+            waiting=waiting, take=self._settings.take, total=None if total is None else round(total)
         )
         return {self._settings.dataset: count}
 
@@ -264,7 +276,8 @@ class Prep:
             done=self._tally.kept if drawing else self._rows_read,
             total=min(self._settings.take or 0, self._tally.kept + self._drawn) if drawing else total,
             unit="records" if drawing else "rows",
-            datasets=self._counts(total),
+            # Once rows are refused one by one, those that wait must not hide that none is kept.
+            datasets=self._counts(total, waiting=0 if drawing else self._drawn),
             figures={"rows_s": self._rows_read / elapsed if elapsed > 0 else 0.0},
         )
 

@@ -32,6 +32,7 @@ class Tally:
         self.dropped: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
         self.examples: dict[str, list[dict[str, Any]]] = {}
+        self.cut_short: list[str] = []  # files that could not be read to their end
 
     @property
     def read(self) -> int:

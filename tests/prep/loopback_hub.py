@@ -29,6 +29,9 @@ class Repository:
     resets: list[int] = field(default_factory=list)  # bytes after which the next downloads are torn off
     hang_at: int | None = None  # bytes after which a download goes on no more
     spoiled: int = 0  # downloads that come with a wrong byte
+    commit: str = COMMIT  # what it says its newest commit is
+    backwards: bool = False  # whether it tells of files in another order than it is asked
+    forgets: str = ""  # a file that it lists and then tells nothing of
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(_tree(repository, name, deep="recursive" in url.query))
         if kind == "paths-info":
             paths = parse_qs(body.decode()).get("paths") or json.loads(body)["paths"]
-            return self._json([_entry(each, repository.files[each]) for each in paths if each in repository.files])
+            known = [each for each in paths if each in repository.files and each != repository.forgets]
+            known = known[::-1] if repository.backwards else known
+            return self._json([_entry(each, repository.files[each]) for each in known])
         names = [{"rfilename": each} for each in repository.files]
-        return self._json({"id": found[1], "sha": COMMIT, "private": False, "siblings": names, "tags": []})
+        return self._json({"id": found[1], "sha": repository.commit, "private": False, "siblings": names, "tags": []})
 
     def _file(self, repository: Repository, name: str) -> None:
         data = repository.files.get(name)

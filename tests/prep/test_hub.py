@@ -46,7 +46,8 @@ for line in sys.stdin:
     notes = []
     try:
         source = open_source(**json.loads(line), tell=notes.append)
-        found = {"rows": len(list(source.rows())), "total": source.total(), "identity": source.fingerprint()}
+        rows = [row.load() for row in source.rows()]
+        found = {"rows": len(rows), "first": rows[0], "total": source.total(), "identity": source.fingerprint()}
     except SourceError as error:
         found = {"error": str(error), "final": error.final}
     print(json.dumps({**found, "notes": notes}), flush=True)
@@ -168,6 +169,28 @@ def test_each_refusal_is_one_line_that_says_what_to_do(hub: Hub, tmp_path: Path)
         assert found["final"] is final, found
         assert found["error"].isprintable()
     assert ask(hub, tmp_path, {"source": "a/script", "files": ["*.jsonl"]})[0]["rows"] == 3, "its files can be read"
+
+
+def test_what_the_hub_answers_is_checked(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories |= {
+        "a/backwards": Repository(files(), backwards=True),
+        "a/forgets": Repository(files(), forgets="data/train-0.jsonl"),
+        "a/commit": Repository(files(), commit="../../../outside"),
+        "a/up": Repository({"../../up.jsonl": text(ROWS[:3])}),
+        "a/root": Repository({"/root.jsonl": text(ROWS[:3])}),
+    }
+    sources = [{"source": name, "files": ["*train*", "*up.*", "*root.*"]} for name in hub.repositories]
+    backwards, *refused = ask(hub, tmp_path, *sources)
+    assert (backwards["rows"], backwards["first"]) == (1500, ROWS[0]), "in the order of the names"
+    words = [
+        "a/forgets: the hub lists a file that it does not have: data/train-0.jsonl",
+        'a/commit: the hub gives no commit but "../../../outside"',
+        'a/up: the hub lists "../../up.jsonl", a path out of',
+        'a/root: the hub lists "/root.jsonl", a path out of',
+    ]
+    for each, word in zip(refused, words, strict=True):
+        assert word in each.get("error", each) and each["final"]
+    assert not list(tmp_path.rglob("outside")) and not list(tmp_path.rglob("up.jsonl"))
 
 
 def test_a_busy_hub_and_a_torn_line_cost_time_alone(hub: Hub, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
 import json
 import os
 import random
@@ -18,6 +20,7 @@ from pipeline import outputs, tokens
 from pipeline.files import file_hash
 from pipeline.prep import __main__ as command
 from pipeline.prep import masks
+from pipeline.progress import Reporter
 from tests.prep import kimi
 from tests.prep.small import CALLING, CHATML, make_tokenizer, run_prep, write_lines
 from tests.waiting import wait_until
@@ -268,6 +271,63 @@ def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, targe
     assert len(set(positions)) == 100 and positions[0] < 500 and positions[-1] > 4500
     other = run_prep(monkeypatch, tmp_path, source, target, take=100, seed=1, out=tmp_path / "seed1")
     assert {record["hash"] for record in other.records} != {record["hash"] for record in outcome.records}
+
+
+@pytest.mark.parametrize("take", [None, 20])
+def test_a_file_that_is_cut_off_is_said_in_a_draw_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path, take: int | None
+) -> None:
+    rng = random.Random(0)
+    lines = "".join(json.dumps(chat(number) | {"id": rng.getrandbits(64)}) + "\n" for number in range(4000))
+    packed = gzip.compress(lines.encode())
+    source = tmp_path / "in.jsonl.gz"
+    source.write_bytes(packed[: len(packed) // 2])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=take)
+    (reason,) = (each for each in outcome.result.datasets["T1"].dropped if "the rest of" in each)
+    assert outcome.result.datasets["T1"].dropped[reason] == 1
+    assert outcome.manifest is not None and len(outcome.manifest["examples"][reason]) == 1
+    said = "the rest of in.jsonl.gz could not be read"
+    assert outcome.result.message.endswith(f"; {said}")
+    assert any(progress.note == said for progress in outcome.progress)
+    again = run_prep(monkeypatch, tmp_path, source, target, take=take)
+    assert again.result.message.startswith("already done") and said in again.result.message
+
+
+def test_an_array_that_is_cut_off_is_said_in_a_draw_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    source = tmp_path / "in.json"
+    source.write_text(json.dumps([chat(number) for number in range(4000)])[:-100])
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=20)
+    assert outcome.result.message.endswith("; the rest of in.json could not be read")
+    assert any("JSON array cut off" in each for each in outcome.result.datasets["T1"].dropped)
+
+
+def test_rows_that_wait_do_not_hide_that_all_samples_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    rows = [{"messages": [{"role": "user", "content": f"{number} " + "long " * 400}]} for number in range(400)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    monkeypatch.setattr("pipeline.prep.stage.Reporter", functools.partial(Reporter, interval_s=0.0))
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=300, context_length=200, max_new_tokens=100)
+    assert outcome.code == 3
+    counts = [each.datasets["T1"] for each in outcome.progress if each.phase == "tokenizing"]
+    assert counts and all(count.kept == 0 and count.dropped["too long"] for count in counts)
+    assert balanced(outcome)
+
+
+def test_old_records_are_out_of_the_way_before_anything_can_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(50)])
+    first = run_prep(monkeypatch, tmp_path, source, target, kind="answers", train_turns="all-but-system", files=("*",))
+    assert first.code == 0 and first.manifest is not None
+    source.rename(tmp_path / "gone.jsonl")
+    same = run_prep(monkeypatch, tmp_path, source, target, kind="answers", train_turns="all-but-system", files=("*",))
+    assert same.code == 3 and same.manifest == first.manifest, "records of the same settings stay"
+    other = run_prep(monkeypatch, tmp_path, source, target, kind="answers", train_turns="assistant", files=("*",))
+    assert other.code == 3 and other.manifest is None
+    assert outputs.read_manifest(tmp_path / f"out.stale-{first.manifest['content']}") == first.manifest
 
 
 def test_done_is_done_and_other_settings_move_it_aside(
