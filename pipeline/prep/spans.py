@@ -10,6 +10,7 @@ prompt it answers, then the turn with its thinking.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -113,8 +114,9 @@ def _by_headers(messages: Sequence[Message], tools: Tools, template: Template, e
     if len(starts) != len(written):
         return None  # a text has a header in it
     spans: list[Span] = []
-    for start, stop, message in zip(starts, [*starts[1:], len(text)], written, strict=True):
-        span = _written(text[start:stop], message, end, opened)
+    replies = [after.content.strip() for one, after in itertools.pairwise(messages) if one.role == "assistant"]
+    for start, stop, message, reply in zip(starts, [*starts[1:], len(text)], written, [*replies, ""], strict=True):
+        span = _written(text[start:stop], message, end, opened, reply)
         if span is not None:
             spans.append((start + span[0], start + span[1]))
     return Rendered(text, tuple(spans), len(written) - len(spans))
@@ -133,8 +135,11 @@ def _with_thinking(turn: str, message: Message, opened: str) -> str:
     return turn
 
 
-def _written(turn: str, message: Message, end: str, opened: str) -> Span | None:
-    """What the target wrote of a turn's text after its header; None where that is not what the message says."""
+def _written(turn: str, message: Message, end: str, opened: str, reply: str) -> Span | None:
+    """What the target wrote of a turn's text after its header; None where that is not what the message says.
+
+    ``turn`` may go on with the turns of others, the first of which says ``reply``.
+    """
     # The prompt had opened the thinking, so the tag is none of the target's.
     begin = len(opened) if opened and turn.startswith(opened) and not _NOT_THOUGHT.match(turn) else 0
     at = _after_content(turn, 0, message.content)
@@ -152,10 +157,14 @@ def _written(turn: str, message: Message, end: str, opened: str) -> Span | None:
         return None
     if message.calls:
         stop = turn.find(end, at)  # after it come the tools' turns, which may quote the call
-        said = turn[: max(stop, 0)]
+        if stop < 0:
+            return None
+        said = turn[:stop]
         for call in message.calls:
             at = None if at is None else _after_call(said, at, call)
-        return (begin, stop + len(end)) if at is not None and stop >= 0 else None
+        if at is None or (reply and reply in said[at:]):
+            return None  # a turn that calls may have another end token: the first that is found is then a tool's
+        return begin, stop + len(end)
     closed = re.compile(rf"\s*{re.escape(end)}").match(turn, at)
     return (begin, closed.end()) if closed else None
 

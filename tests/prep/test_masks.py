@@ -150,6 +150,15 @@ def test_a_tool_that_quotes_its_call_carries_no_loss(tmp_path: Path) -> None:
     assert written == ['<call>{"name": "f", "arguments": {"a": 1}}</call><|im_end|>', "done<|im_end|>"]
 
 
+def test_a_call_with_an_end_token_of_its_own_takes_in_no_tools_turn(tmp_path: Path) -> None:
+    other = "{{ '<|endoftext|>' if message.get('tool_calls') else '<|im_end|>\n' }}{% endfor %}{% if add"
+    template = tokenizer_of(tmp_path, small.CALLING.replace("{{ '<|im_end|>\n' }}{% endfor %}{% if add", other))
+    talk = (*TALK[:2], CALLED, Message("tool", "SECRET", call_id="c1"), TALK[2])
+    assert "<|endoftext|><|im_start|>tool\nSECRET<|im_end|>" in template.render(talk)
+    _, written = masked(template, talk)
+    assert written == ["It is 1.<|im_end|>"]
+
+
 @pytest.mark.parametrize("asked", ["a", "add", "\n\nprobe draft"])
 def test_everything_but_system_where_the_template_declares_the_tools(tmp_path: Path, asked: str) -> None:
     template = tokenizer_of(tmp_path, small.CALLING)
