@@ -109,6 +109,7 @@ def _prep(config: Config, name: str, needs: dict[str, tuple[Need, ...]], hashes:
     argv += ["--seed", str(config.prep.seed)]
     if not prompts:
         argv += ["--train-turns", dataset.train_turns, "--over-context", dataset.over_context]
+    argv += _option("--damaged", "" if dataset.damaged == "fail" else dataset.damaged)
     argv += _option("--group", dataset.group)
     argv += ["--heldout-share", _number(config.prep.heldout_share)]
     argv += ["--min-kept-share", _number(config.prep.min_kept_share)]

@@ -112,6 +112,7 @@ class Dataset:
     take: Count | None = content(None)  # rows kept, drawn by seed; None: all
     train_turns: Literal["assistant", "all-but-system"] = content("assistant")  # answers only
     over_context: Literal["drop", "cut"] = content("drop")  # answers longer than the context: cut after a turn
+    damaged: Literal["fail", "keep"] = run("fail")  # a file that cannot be read to its end; keep: what came before
     partition: str = content("")  # prompts only: a name of [generate.partitions]
     group: Word = content("")  # field whose equal values stay on one side of the held-out split
     memory: Size | None = run(None)  # None: [resources.prep]'s

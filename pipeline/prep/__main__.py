@@ -92,6 +92,13 @@ def build_parser(*, inspecting: bool = False) -> argparse.ArgumentParser:
         help="fail when a smaller share of the rows is usable",
     )
     add(
+        "--damaged",
+        default="fail",
+        choices=("fail", "keep"),
+        help="what a file that cannot be read to its end does: fails the set, or leaves the rows before the damage "
+        "(default: %(default)s)",
+    )
+    add(
         "--target",
         required=not inspecting,
         default="",

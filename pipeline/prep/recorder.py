@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -18,6 +19,8 @@ from pipeline.tokens import Tokenizer
 
 T = TypeVar("T")
 
+BATCH_ROWS: Final = 64  # tokenized in one call
+BATCH_CHARACTERS: Final = 2_000_000
 TOO_LONG: Final = "too long"
 """A prompt that leaves no room for its answer, or a sample longer than the target's context."""
 
@@ -146,3 +149,15 @@ def _said(conversation: Conversation, turns: int) -> dict[str, Any]:
     """The text of a record: its turns, and the tools they may call."""
     tools = {"tools": list(conversation.tools)} if conversation.tools else {}
     return {"messages": [message.for_template() for message in conversation.messages[:turns]], **tools}
+
+
+def batch_of(conversations: Iterator[Conversation], wanted: int) -> list[Conversation]:
+    """The next conversations to tokenize in one call: so many, or fewer where they are long."""
+    batch: list[Conversation] = []
+    characters = 0
+    for conversation in itertools.islice(conversations, wanted):
+        batch.append(conversation)
+        characters += sum(len(message.content) for message in conversation.messages)
+        if characters > BATCH_CHARACTERS:
+            break
+    return batch

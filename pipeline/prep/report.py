@@ -63,6 +63,11 @@ def unread(files: Sequence[str]) -> str:
     return f"; the rest of {printable(files[0], 60)}{more} could not be read"
 
 
+def damage(files: Sequence[str]) -> str:
+    """Why a set with such files fails, and what to do."""
+    return f'{unread(files).removeprefix("; ")}: bring it anew, or set damaged = "keep" to go on without it'
+
+
 def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
     """The manifest's counts; the same for the same rows."""
     ordered = sorted(lengths)

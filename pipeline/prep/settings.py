@@ -38,6 +38,7 @@ class Settings:
     group: str | None = None
     heldout_share: float = 0.02
     min_kept_share: float = 0.0
+    damaged: Literal["fail", "keep"] = "fail"  # a file that cannot be read to its end
     target_revision: str | None = None
     target_family: str = ""  # as known_models names it; "": as the target's config.json says
     trust_remote_code: bool = False

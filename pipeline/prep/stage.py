@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pipeline import outputs, tokens
 from pipeline.files import content_hash
 from pipeline.prep.detect import Detected, UnknownShapeError, look
-from pipeline.prep.recorder import Recorder
+from pipeline.prep.recorder import BATCH_ROWS, Recorder, batch_of
 from pipeline.prep.records import Conversation, understand
-from pipeline.prep.report import failure, sampled, success, unread
+from pipeline.prep.report import damage, failure, sampled, success, unread
 from pipeline.prep.sample import Draw
 from pipeline.prep.seen import Seen
 from pipeline.prep.settings import Settings
@@ -25,9 +25,7 @@ from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
 from pipeline.tokens import TokenizerError
 
-BATCH_ROWS: Final = 64  # tokenized in one call
 PROGRESS_ROWS: Final = 32  # looked at between two looks at the clock
-BATCH_CHARACTERS: Final = 2_000_000
 RECORDS: Final = "records.jsonl"
 
 
@@ -148,7 +146,7 @@ class Prep:
         )
 
     def _already(self, manifest: dict[str, Any]) -> int:
-        """Report the output of an earlier run as this one's, if it is above this one's floor."""
+        """Report the output of an earlier run as this one's, if it is what this one may be."""
         count = DatasetCount(
             read=manifest["read"],
             kept=manifest["kept"],
@@ -158,6 +156,7 @@ class Prep:
         )
         datasets = {self._settings.dataset: count}
         try:
+            self._check_whole(manifest.get("cut_short", ()))
             self._check_floor(manifest["usable"], manifest["judged"], top_of(manifest["dropped"]))
         except UnusableError as error:
             self._reporter.finish(0, str(error), datasets=datasets)
@@ -231,7 +230,7 @@ class Prep:
         """Tokenize in batches, until there are as many records as the settings ask for."""
         take = self._settings.take
         while take is None or self._tally.kept < take:
-            batch = _batch(conversations, BATCH_ROWS if take is None else min(BATCH_ROWS, take - self._tally.kept))
+            batch = batch_of(conversations, BATCH_ROWS if take is None else min(BATCH_ROWS, take - self._tally.kept))
             if not batch:
                 return
             yield from recorder.records(batch)
@@ -240,7 +239,7 @@ class Prep:
             self._tally.drop(NOT_SAMPLED)
 
     def _judge(self, shape: Detected, recorder: Recorder) -> None:
-        """Raises UnusableError where there is nothing, less than the configured share, or masks that are wrong."""
+        """Raises UnusableError where there is nothing, too little, a file that is damaged, or masks that are wrong."""
         tally = self._tally
         if recorder.mask_refused > len(recorder.lengths) > 0:
             reason, count = tally.top_reason()
@@ -250,7 +249,12 @@ class Prep:
             )
         if not tally.kept:
             raise UnusableError(failure(self._settings, tally, shape).splitlines()[0])
+        self._check_whole(tally.cut_short)
         self._check_floor(tally.usable, tally.judged, tally.top_reason())
+
+    def _check_whole(self, cut_short: Sequence[str]) -> None:
+        if cut_short and self._settings.damaged == "fail":
+            raise UnusableError(damage(cut_short))
 
     def _check_floor(self, usable: int, judged: int, top: tuple[str, int]) -> None:
         """Raises UnusableError."""
@@ -284,14 +288,3 @@ class Prep:
 
 class UnusableError(Exception):
     """A set that was read to its end and must not be used; one line."""
-
-
-def _batch(conversations: Iterator[Conversation], wanted: int) -> list[Conversation]:
-    batch: list[Conversation] = []
-    characters = 0
-    for conversation in itertools.islice(conversations, wanted):
-        batch.append(conversation)
-        characters += sum(len(message.content) for message in conversation.messages)
-        if characters > BATCH_CHARACTERS:
-            break
-    return batch

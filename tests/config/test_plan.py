@@ -118,6 +118,9 @@ def test_a_prep_says_everything_about_its_dataset() -> None:
     assert answers.context_length == 262_144
     assert (answers.train_turns, answers.over_context) == ("assistant", "cut")
     assert str(answers.out) == "data/samples/A1"
+    assert answers.damaged == "fail"
+    kept = parse(changed('over_context = "cut"', 'damaged = "keep"\nover_context = "cut"').encode())
+    assert parsed(job(kept, "prep:A1")).damaged == "keep"
 
 
 def test_a_prep_is_told_which_files_of_which_commit() -> None:

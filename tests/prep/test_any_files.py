@@ -75,7 +75,7 @@ def test_read_is_kept_and_dropped(
     folder = tmp_path_factory.mktemp("files")
     (folder / name).write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        outcome = run_prep(patch, folder, folder / name, target, shape="messages", take=take)
+        outcome = run_prep(patch, folder, folder / name, target, shape="messages", take=take, damaged="keep")
     assert outcome.code == (0 if outcome.records else 3), outcome.result.message
     assert outcome.result.message.isprintable()
     count = outcome.result.datasets["T1"]

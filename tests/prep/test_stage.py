@@ -282,15 +282,21 @@ def test_a_file_that_is_cut_off_is_said_in_a_draw_too(
     packed = gzip.compress(lines.encode())
     source = tmp_path / "in.jsonl.gz"
     source.write_bytes(packed[: len(packed) // 2])
-    outcome = run_prep(monkeypatch, tmp_path, source, target, take=take)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=take, damaged="keep")
     (reason,) = (each for each in outcome.result.datasets["T1"].dropped if "the rest of" in each)
     assert outcome.result.datasets["T1"].dropped[reason] == 1
     assert outcome.manifest is not None and len(outcome.manifest["examples"][reason]) == 1
     said = "the rest of in.jsonl.gz could not be read"
     assert outcome.result.message.endswith(f"; {said}")
     assert any(progress.note == said for progress in outcome.progress)
-    again = run_prep(monkeypatch, tmp_path, source, target, take=take)
+    again = run_prep(monkeypatch, tmp_path, source, target, take=take, damaged="keep")
     assert again.result.message.startswith("already done") and said in again.result.message
+    for out in (tmp_path / "out", tmp_path / "anew"):
+        refused = run_prep(monkeypatch, tmp_path, source, target, take=take, out=out)
+        assert refused.code == 3 and refused.result.message == (
+            f'{said}: bring it anew, or set damaged = "keep" to go on without it'
+        )
+    assert refused.manifest is None and not refused.records
 
 
 def test_an_array_that_is_cut_off_is_said_in_a_draw_too(
@@ -298,7 +304,7 @@ def test_an_array_that_is_cut_off_is_said_in_a_draw_too(
 ) -> None:
     source = tmp_path / "in.json"
     source.write_text(json.dumps([chat(number) for number in range(4000)])[:-100])
-    outcome = run_prep(monkeypatch, tmp_path, source, target, take=20)
+    outcome = run_prep(monkeypatch, tmp_path, source, target, take=20, damaged="keep")
     assert outcome.result.message.endswith("; the rest of in.json could not be read")
     assert any("JSON array cut off" in each for each in outcome.result.datasets["T1"].dropped)
 
