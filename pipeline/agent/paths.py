@@ -131,6 +131,11 @@ def code_root(workdir: str | os.PathLike[str]) -> str:
     return root if root and os.path.isdir(os.path.join(root, "pipeline")) else own_root()
 
 
+def is_number(name: str) -> bool:
+    """Whether a folder's name is the number of an attempt; "²" is a digit too, but no number."""
+    return name.isascii() and name.isdecimal()
+
+
 def attempt_dir(workdir: str | os.PathLike[str], job: str, number: int) -> str:
     """The folder of one attempt of a job."""
     return os.path.join(os.path.realpath(workdir), "jobs", job, str(number))

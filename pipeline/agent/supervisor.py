@@ -71,7 +71,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = False
         self._closing = False
-        self._gpus_again: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._draining = False
         self._noted: set[str] = set()
         self._stuck: float | None = None  # monotonic; since when the plan cannot be followed
@@ -195,26 +195,43 @@ class Supervisor:
         if not ready:
             return
         answers = admitting.admit(self.board, ready, self.senses.gpus)
+        stuck = False
         for job in ready:
             reason = answers[job.spec.name]
             if not reason:
-                self._begin(job)
+                stuck = not self._try_to_begin(job) or stuck
             elif (
                 job.status.state is not JobState.QUEUED
                 or job.status.reason.endswith(admitting.UNREAD)
                 or time.monotonic() - job.told_at > QUEUE_WORDS_S
             ):
                 self.board.set(job, JobState.QUEUED, reason)
-        if any(job.run is None and job.held and job.spec.resources.gpus for job in ready):
-            if self._gpus_again is not None:
-                self._gpus_again.cancel()
-            self._gpus_again = asyncio.get_running_loop().call_later(GPUS_S, self.wake)
+        for_gpus = any(job.run is None and job.held and job.spec.resources.gpus for job in ready)
+        if for_gpus or stuck:
+            if self._again is not None:
+                self._again.cancel()
+            self._again = asyncio.get_running_loop().call_later(GPUS_S if for_gpus else RETRY_S, self.wake)
 
     # --- attempts ---
 
     def _run_of(self, job: Job, number: int, release: str) -> Run:
         folder = Path(paths.attempt_dir(self.workdir, job.spec.name, number))
         return Run(job.spec.name, number, release, folder, job.spec.stop_grace_s)
+
+    def _try_to_begin(self, job: Job) -> bool:
+        """Begin an attempt; where that fails, its reason says why. sqlite3.Error where the journal is what fails."""
+        try:
+            self._begin(job)
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            # Whatever it is (a folder that cannot be read): the other jobs start all the same.
+            reason = f"cannot start: {error}"
+            if job.status.reason != reason:
+                log.exception("%s cannot be started; trying again", job.spec.name)
+            self.board.set(job, JobState.QUEUED, reason)
+            return False
+        return True
 
     def _begin(self, job: Job) -> None:
         """Journal an attempt, then let it be started."""
@@ -235,7 +252,7 @@ class Supervisor:
 
     def _next_number(self, job: Job) -> int:
         folder = Path(paths.attempt_dir(self.workdir, job.spec.name, 0)).parent
-        seen = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+        seen = [int(entry.name) for entry in folder.iterdir() if paths.is_number(entry.name)] if folder.is_dir() else []
         journaled = [attempt.number for attempt in self.board.store.attempts(job.spec.name)]
         return max([0, *seen, *journaled]) + 1
 

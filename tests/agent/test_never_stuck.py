@@ -120,3 +120,19 @@ tree.follow()
 print(tree.status, time.monotonic() - began < 30)
 """
     assert python(code, str(tmp_path)).split() == ["0", "True"]
+
+
+async def test_a_job_whose_folder_makes_no_sense_holds_up_no_other(agent: Rig) -> None:
+    lying = agent.folder("a").parent / ("9" * 200)
+    lying.mkdir(parents=True)
+    await agent.apply(shell("a", "true"), shell("b", "true"))
+    await agent.reach("b", JobState.DONE)
+    assert "cannot start: " in (await agent.reach("a", JobState.QUEUED)).reason
+    lying.rmdir()
+    await agent.reach("a", JobState.DONE)
+
+
+async def test_a_folder_beside_the_attempts_is_no_attempt(agent: Rig) -> None:
+    (agent.folder("a").parent / "²").mkdir(parents=True)
+    await agent.apply(shell("a", "true"))
+    assert (await agent.reach("a", JobState.DONE)).attempt == 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from pipeline.agent import paths
 from pipeline.agent.host.holes import BLOCK, UNSUPPORTED, allocated, give_back
 
 LOOK_MAX_S: Final = 1.0
@@ -57,7 +58,7 @@ class LogCaps:
         """
         if not folder.is_dir():
             return
-        numbers = sorted((int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()), reverse=True)
+        numbers = sorted((int(entry.name) for entry in folder.iterdir() if paths.is_number(entry.name)), reverse=True)
         earlier = [number for number in numbers if number < newest]
         for number in earlier[count:]:
             shutil.rmtree(folder / str(number), ignore_errors=True)
@@ -76,7 +77,7 @@ class LogCaps:
         if not jobs.is_dir():
             return {}
         return {
-            job.name: max((int(entry.name) for entry in job.iterdir() if entry.name.isdigit()), default=0) + 1
+            job.name: max((int(entry.name) for entry in job.iterdir() if paths.is_number(entry.name)), default=0) + 1
             for job in jobs.iterdir()
             if job.is_dir() and not job.is_symlink()
         }
