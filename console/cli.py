@@ -15,6 +15,7 @@ from console.demo import DEFAULT_SIZE, DemoError, folders
 from console.demo_config import SOURCES
 from console.link.errors import LinkError
 from console.report import CRASHED, UNREACHABLE
+from console.view.text import clean
 from console.watching import Host, watch
 
 EXIT_CODES: Final = """exit codes:
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"draftdeck: {error}", file=sys.stderr)
         code = CRASHED
     except LinkError as error:
-        print(f"draftdeck: {error}", file=sys.stderr)
+        print("draftdeck:", "\n".join(clean(line) for line in str(error).splitlines()), file=sys.stderr)
         code = UNREACHABLE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed has no reader

@@ -54,9 +54,9 @@ Action = Literal["start", "stop", "restart", "restart-with-dependents", "kill", 
 class AgentClient:
     """Use as an async context manager. ``bridge`` comes from ``console.link.channel.bridge_argv``.
 
-    Every method raises ``AgentError`` where the agent refused and ``LinkDown`` where the wire failed. A change (apply,
-    action, upgrade, …) that the wire lost is sent again as it was, which the agent recognises, until its fate is known;
-    after ``RESOLVE_S`` that is given up with ``OutcomeUnknown``: nobody wants a restart an hour late.
+    Every method raises ``AgentError`` where the agent refused and ``LinkDown`` where the wire failed. A change (action,
+    upgrade, …) that the wire lost is sent again as it was, which the agent recognises, until its fate is known; after
+    ``RESOLVE_S`` that is given up with ``OutcomeUnknown``: nobody wants a restart an hour late.
     """
 
     def __init__(self, link: Link, bridge: Sequence[str]) -> None:
@@ -101,7 +101,13 @@ class AgentClient:
         return await self._read("/v1/history", History, job=job, figure=figure, points=points)
 
     async def apply(self, request: ApplyRequest) -> ApplyReply:
-        return await self._change("PUT", "/v1/plan", request, ApplyReply)
+        """A plan is sent once, as another console's may be there by then: ``OutcomeUnknown`` where the wire fails."""
+        self._link.require_live()
+        try:
+            return await self._send("PUT", "/v1/plan", msgspec.json.encode(request), ApplyReply, {})
+        except LinkDown as down:
+            text = f"not known whether the plan was applied: {down}; apply again, it does what is still to be done"
+            raise OutcomeUnknown(text) from None
 
     async def action(self, name: str, action: Action, request: ActionRequest) -> ActionReply:
         return await self._change("POST", f"{_job(name)}/{action}", request, ActionReply)
@@ -175,9 +181,7 @@ class AgentClient:
                 raise
         return await self._send("GET", path, None, kind, parameters)
 
-    async def _change(
-        self, method: str, path: str, request: ApplyRequest | ActionRequest | NotifyTest, kind: type[T]
-    ) -> T:
+    async def _change(self, method: str, path: str, request: ActionRequest | NotifyTest, kind: type[T]) -> T:
         deadline = time.monotonic() + RESOLVE_S
         body = msgspec.json.encode(request)
         self._link.require_live()  # what was never sent needs no resolving
@@ -197,13 +201,13 @@ class AgentClient:
     async def _send(
         self, method: str, path: str, body: bytes | None, kind: type[T], parameters: dict[str, str | int]
     ) -> T:
-        if self._http.is_closed:
-            raise LinkDown("this conversation with the agent was given up; a new one is being opened")
         begun = time.monotonic()
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
             for _ in range(REFUSALS):
                 async with self._link.sessions.requests.place():
+                    if self._http.is_closed:  # perhaps while this waited for its place
+                        raise LinkDown("this conversation with the agent was given up; a new one is being opened")
                     response = await self._http.request(
                         method, path, content=body, params=parameters or None, headers=headers
                     )

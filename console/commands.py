@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from getpass import getpass
 from pathlib import Path
 
 from console import clock, headless
@@ -14,7 +15,7 @@ from console import host as hosts
 from console.client import Action, AgentClient
 from console.config import Config, load
 from console.config.errors import nearest
-from console.link.errors import LinkError, OutcomeUnknown
+from console.link.errors import AgentError, LinkError, OutcomeUnknown
 from console.plan import build, describe, notify_of
 from console.report import exit_code, report_markdown, status_json, status_text
 from console.session import operator
@@ -92,6 +93,10 @@ async def act(host: Host, action: Action, jobs: Sequence[str], reason: str = "")
                 except OutcomeUnknown as unknown:
                     print(f"{job}: {unknown}; told here when the link is back", file=sys.stderr, flush=True)
                     reply = await agent.outcome(request)
+                except AgentError as error:
+                    print(f"{job}: {clean(str(error))}", file=sys.stderr)
+                    code = code or TROUBLE
+                    continue
                 print(f"{job}: {clean(reply.text)}", file=sys.stdout if reply.done else sys.stderr)
                 code = code if reply.done or code else TROUBLE
     return code
@@ -105,9 +110,8 @@ def _unknown(job: str, known: Iterable[str]) -> str:
 async def secret(host: Host, name: str) -> int:
     """Store what stands on standard input as the value of a secret on the host."""
     config = load(host.config)
-    if sys.stdin.isatty():
-        print(f"value of {name}, then Enter and ctrl+d:", file=sys.stderr)
-    value = sys.stdin.buffer.read().rstrip(b"\r\n")
+    asked = sys.stdin.isatty()
+    value = getpass(f"value of {name}: ").encode() if asked else sys.stdin.buffer.read().rstrip(b"\r\n")
     async with hosts.connected(config, accept_new_host_key=host.accept_new_host_key) as link:
         await hosts.set_secret(await hosts.attended(link, config), name, value)
     print(f"{name} is stored on {config.host.address}")

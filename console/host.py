@@ -141,5 +141,4 @@ async def set_secret(place: Place, name: str, value: bytes) -> None:
     argv = agent_argv(host.workdir, host.python, place.release, "secret", "set", name, "--workdir", host.workdir)
     done = await place.link.run(argv, value)
     if done.code != 0:
-        text = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DeployError(f"the secret {name} was not stored: {text[-1] if text else f'exit code {done.code}'}")
+        raise DeployError(f"the secret {name} was not stored: {last_line(done.stderr) or f'exit code {done.code}'}")

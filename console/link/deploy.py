@@ -103,7 +103,7 @@ async def ensure_agent(link: Link, workdir: str, python: str, release: str, *, b
         if not isinstance(running, LinkDown) and not (isinstance(running, AgentInfo) and running.release == release):
             reply = await agent.upgrade(release, ActionRequest(by=by, request=uuid.uuid4().hex))
             if not reply.done:
-                raise DeployError(f"the agent that runs there did not make way: {reply.text}")
+                raise DeployError(f"the agent that runs there did not make way: {one_line(reply.text)}")
         return await _answering(agent, workdir, release)
 
 
@@ -141,7 +141,7 @@ async def _check_modules(link: Link, python: str) -> None:
         why = "; ".join(f"{name} ({one_line(reason, 120)})" for name, reason in missing.items())
         raise DeployError(
             f"the agent's packages are not all there in {one_line(answer['prefix'])} on {link.endpoint.host}: {why}. "
-            f"Run there: {python} -m pip install {' '.join(missing)}"
+            f"Run there: {python} -m pip install {one_line(' '.join(missing))}"
         )
 
 

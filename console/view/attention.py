@@ -73,6 +73,8 @@ def _link(snapshot: Snapshot, now: float) -> Attention | None:
         )
     if age is None:
         return Attention(Tone.BUSY, f"connecting to {label} … {detail}".rstrip())
+    if link.state == "connecting":
+        return Attention(Tone.BUSY, f"connecting to {label} … · figures are {fmt.age(age)} old, jobs go on")
     if link.state == "live" and detail:
         shown = f"figures are {fmt.age(age)} old, jobs go on"
         return Attention(Tone.BAD, f"the agent on {label} does not answer: {detail} · {shown}", "c tries now")

@@ -168,7 +168,7 @@ class Api:
         wanted = await _body(request, ApplyRequest)
         reply = await apply(self._board, self._supervisor.workdir, wanted)
         self._supervisor.wake()
-        return _json(reply, 200 if reply.applied or wanted.dry_run or reply.changes else 422)
+        return _json(reply)
 
     async def action(self, request: Request) -> Response:
         name = request.path_params["action"]

@@ -10,7 +10,9 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -18,7 +20,7 @@ from console import client as client_room
 from console.client import AgentClient
 from console.link.channel import bridge_argv
 from console.link.deploy import deploy, ensure_agent
-from console.link.errors import AgentError, LinkDown
+from console.link.errors import AgentError, LinkDown, OutcomeUnknown
 from console.link.reconnect import Link
 from pipeline.protocol import (
     ActionRequest,
@@ -239,3 +241,36 @@ async def test_answers_that_make_no_sense_are_told(
                 with pytest.raises(AgentError, match=text) as error:
                     await agent.state()
                 assert str(error.value).isprintable()
+
+
+async def test_a_conversation_that_is_given_up_while_a_call_waits_for_its_place_is_a_lost_wire(
+    one_server: Server, workdir: Path
+) -> None:
+    async with Link(one_server.endpoint) as link, agent_of(link, workdir) as (agent, _):
+        places = link.sessions.requests
+        async with contextlib.AsyncExitStack() as taken:
+            for _ in range(places.places):
+                await taken.enter_async_context(places.place())
+            waiting = asyncio.create_task(agent.state())
+            await asyncio.sleep(0)
+            await agent._http.aclose()
+        with pytest.raises(LinkDown, match="was given up"):
+            await waiting
+
+
+async def test_a_plan_is_never_sent_twice(one_server: Server, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Link(one_server.endpoint) as link, agent_of(link, workdir) as (agent, release):
+        sent: list[str] = []
+        request_now = agent._http.request
+
+        async def lost(method: str, path: str, **kwargs: Any) -> Any:
+            sent.append(method)
+            await request_now(method, path, **kwargs)
+            raise httpx.ReadError("the wire failed after the agent had it")
+
+        monkeypatch.setattr(agent._http, "request", lost)
+        with pytest.raises(OutcomeUnknown, match="apply again"):
+            await agent.apply(ApplyRequest(plan(release, "exec sleep 600"), by="test"))
+        monkeypatch.undo()
+        assert sent == ["PUT"]
+        assert (await agent.state()).plan is not None

@@ -311,4 +311,4 @@ def emptying(now: float, read: int = 12_000) -> Snapshot:
     statuses["prep:B5"] = JobStatus("prep:B5", JobState.RUNNING, started_at=AT - 9)
     progress = Progress(at=AT, phase="reading", done=read, total=114_000, datasets={"B5": counted})
     samples["prep:B5"] = JobSample(progress=progress)
-    return fold(started(now), state_of(statuses, samples), now)
+    return fold(fold(started(now), LinkView("live", now), now), state_of(statuses, samples), now)

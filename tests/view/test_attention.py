@@ -50,6 +50,13 @@ def test_a_refusal_offers_a_key() -> None:
     assert (said.text, said.keys, said.needed) == ("gpu-3 refused: host key changed", "c tries again", True)
 
 
+def test_a_link_that_is_being_made_again_is_not_said_to_be_up() -> None:
+    trying = replace(scenario.live(0.0), link=LinkView("connecting", 990.0, ""))
+    said = attention(trying, 1000.0)
+    assert said.text == "connecting to gpu-3 … · figures are 16 m 40 s old, jobs go on"
+    assert attention(trying, 1.0).text.startswith("connecting to gpu-3 …")
+
+
 def test_stale_data_is_said_before_what_the_data_say() -> None:
     said = attention(scenario.live(0.0), 12.0)
     assert said.tone is Tone.WARN
