@@ -20,15 +20,28 @@ def keep(path: str) -> None:
     mine = os.fstat(2)
     if not stat.S_ISREG(mine.st_mode):
         return
-    if mine.st_nlink:
-        try:
-            there = os.stat(path)
-        except FileNotFoundError:
+    if _is(path, mine):
+        if mine.st_size <= LIMIT:
             return
-        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino) or mine.st_size <= LIMIT:
-            return
+        # The new one first: where none can be made, everything stays as it is until the next look.
+        handle = _open(path + ".new")
         os.replace(path, path + ".1")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.replace(path + ".new", path)
+    elif not mine.st_nlink or (not os.path.lexists(path) and _is(path + ".1", mine)):
+        handle = _open(path)
+    else:
+        return
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
+
+
+def _is(path: str, mine: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), mine)
+    except FileNotFoundError:
+        return False
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
