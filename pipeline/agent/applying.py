@@ -40,11 +40,13 @@ async def apply(board: Board, workdir: Path, request: ApplyRequest) -> ApplyRepl
         words = ", ".join(said) or "no change"
         board.tell("plan", f"plan of {request.plan.run} applied: {words}", by=request.by)
         board.take_plan(request.plan)
-    for job in list(board.jobs.values()):
-        if job.run is not None and job.run.grace_s != job.spec.stop_grace_s:
-            await _allow(board, job, job.run)
-    for run in ended:
-        run.end()
+    try:
+        for job in list(board.jobs.values()):
+            if job.run is not None and job.run.grace_s != job.spec.stop_grace_s:
+                await _allow(board, job, job.run)
+    finally:  # their end is journaled: nothing else would tell them
+        for run in ended:
+            run.end()
     return ApplyReply(found, True, settings=settings)
 
 
@@ -73,7 +75,7 @@ async def _allow(board: Board, job: Job, run: Run) -> None:
     try:
         await asyncio.to_thread(run.allow, job.spec.stop_grace_s)
     except OSError as error:
-        board.tell("agent", f"{run.job}: its new grace is for the next attempt only: {error}", job=job)
+        board.note("agent", f"{run.job}: its new grace is for the next attempt only: {error}")
 
 
 def _add(board: Board, spec: JobSpec) -> None:

@@ -136,3 +136,23 @@ async def test_a_folder_beside_the_attempts_is_no_attempt(agent: Rig) -> None:
     (agent.folder("a").parent / "²").mkdir(parents=True)
     await agent.apply(shell("a", "true"))
     assert (await agent.reach("a", JobState.DONE)).attempt == 1
+
+
+async def test_what_a_plan_ends_is_ended_though_a_grace_can_be_neither_written_nor_told_of(agent: Rig) -> None:
+    before = (shell("a", "exec sleep 1000", stop_grace_s=9.0), shell("b", "exec sleep 1000"))
+    after = (shell("a", "exec sleep 1000", stop_grace_s=8.0), shell("b", "exec sleep 1001"))
+    await agent.apply(*before)
+    for name in "ab":
+        await agent.reach(name, JobState.RUNNING)
+    folder = agent.folder("a")
+    away = folder.rename(folder.with_name("away"))
+    journal = sqlite3.connect(paths.journal_path(agent.workdir), timeout=30)
+    told = "CAST(NEW.body AS TEXT) LIKE '%its new grace%'"
+    journal.execute(f"CREATE TRIGGER refuse BEFORE UPDATE ON events WHEN {told} BEGIN SELECT RAISE(FAIL, 'full'); END")
+    reply = await agent.apply(*after)
+    assert [change.effect for change in reply.changes] == ["live", "restarts"]
+    journal.execute("DROP TRIGGER refuse")
+    journal.close()
+    away.rename(folder)
+    await agent.attempted("b", 2)
+    assert any("a: its new grace is for the next attempt only" in event.text for event in (await agent.state()).events)
