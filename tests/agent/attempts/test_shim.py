@@ -119,7 +119,7 @@ def test_what_the_job_leaves_behind_is_ended(tmp_path: Path) -> None:
 
 def test_one_that_is_on_its_way_out_has_a_name_still() -> None:
     process = subprocess.Popen(["true"])
-    soon(lambda: not Path(f"/proc/{process.pid}/cmdline").read_bytes())  # it has ended and is not collected yet
+    soon(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes())  # it has ended and is not collected yet
     assert command_of(process.pid) == "[true]"
     process.wait()
     assert command_of(process.pid) == ""

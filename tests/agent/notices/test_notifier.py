@@ -29,7 +29,17 @@ from pipeline.agent.notices.notifier import MARK, REFUSALS, Notifier, Pace, Told
 from pipeline.agent.notices.outside import Outside
 from pipeline.agent.store import Store
 from pipeline.agent.supervisor import Supervisor
-from pipeline.protocol import ActionReply, ApplyRequest, JobSpec, JobState, Notify, NotifyTest, Plan, RestartPolicy
+from pipeline.protocol import (
+    ActionReply,
+    ApplyReply,
+    ApplyRequest,
+    JobSpec,
+    JobState,
+    Notify,
+    NotifyTest,
+    Plan,
+    RestartPolicy,
+)
 from tests.agent.receiver import OK, Receiver, Reply, receiver
 from tests.agent.rig import RELEASE, Rig, shell, until
 
@@ -485,7 +495,8 @@ async def test_a_test_message_says_what_the_servers_answer(agent: Rig, there: Re
 async def test_a_plan_that_names_no_secret_is_refused(agent: Rig) -> None:
     body = msgspec.json.encode(ApplyRequest(Plan("kimi", RELEASE, (), notify=Notify("https://x.org/4711")), "t"))
     answer = await agent.client.put("/v1/plan", content=body)
-    assert answer.status_code == 422 and "no secret's name" in answer.text
+    reply = msgspec.json.decode(answer.content, type=ApplyReply)
+    assert not reply.applied and "no secret's name" in reply.refused
 
 
 def test_an_agent_that_tells_nobody_loads_no_http_client() -> None:
