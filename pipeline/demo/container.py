@@ -66,6 +66,9 @@ def start(folder: Path) -> Container:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if (found := running(folder)) is not None:
+                if process is not None and process.pid != found.pid:
+                    process.kill()  # or it would serve as soon as this one is stopped
+                    process.wait()
                 return found
             # Two that start at once are sorted out by the lock: one serves, the other ends with code 0.
             if process is None or process.poll() == 0:

@@ -19,6 +19,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterable
 
 from pipeline.agent.attempts import job_cgroup
 from pipeline.agent.attempts.attempt_files import STARTED, claim, keep_exit, oom_kills, read_grace, replace, reserve
@@ -255,7 +256,7 @@ class Attempt:
         found = descendants(os.getpid())
         for process in found:
             if process != self.job and self.status is not None:
-                self.left_over.setdefault(process.pid, command_of(process.pid))
+                self.left_over.setdefault(process.pid, command_of(process.pid, os.environ.values()))
             send(process, number)
         return len(found)
 
@@ -279,8 +280,8 @@ def resource_usage() -> dict[str, object]:
     return {"user_s": used.ru_utime, "system_s": used.ru_stime, "max_rss": used.ru_maxrss * 1024}
 
 
-def command_of(pid: int) -> str:
-    """A process's command line for the record, without the job's secrets: they are this process's environment.
+def command_of(pid: int, secrets: Iterable[str]) -> str:
+    """A process's command line for the record, without the job's secrets.
 
     One that is on its way out has no command line any more, only its name: in brackets, as ps shows it.
     """
@@ -292,7 +293,7 @@ def command_of(pid: int) -> str:
                 text = f"[{file.read(64).decode(errors='replace').strip()}]"
     except OSError:
         return ""
-    for value in filter(None, os.environ.values()):
+    for value in filter(None, secrets):
         text = text.replace(value, "***")
     text = text[:COMMAND_LIMIT]
     return "".join(character if character.isprintable() else "?" for character in text)

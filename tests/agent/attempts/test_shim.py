@@ -120,9 +120,9 @@ def test_what_the_job_leaves_behind_is_ended(tmp_path: Path) -> None:
 def test_one_that_is_on_its_way_out_has_a_name_still() -> None:
     process = subprocess.Popen(["true"])
     soon(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes())  # it has ended and is not collected yet
-    assert command_of(process.pid) == "[true]"
+    assert command_of(process.pid, []) == "[true]"
     process.wait()
-    assert command_of(process.pid) == ""
+    assert command_of(process.pid, []) == ""
 
 
 def test_a_record_holds_no_secret_and_fits_into_its_space(tmp_path: Path) -> None:
