@@ -65,19 +65,18 @@ def _link(snapshot: Snapshot, now: float) -> Attention | None:
         return Attention(Tone.WARN, f"{label} is new here: {detail}", "a accepts its key", needed=True)
     if link.state == "refused":
         return Attention(Tone.BAD, f"{label} refused: {detail}", "c tries again", needed=True)
+    aged = "" if age is None else f" · figures are {fmt.age(age)} old, jobs go on"
     if link.state == "lost":
-        shown = "" if age is None else f" · figures are {fmt.age(age)} old, jobs go on"
         since = fmt.duration(now - link.since)
         return Attention(
-            Tone.BAD, f"link to {label} lost {since} ago: {detail or 'connecting again'}{shown}", "c tries now"
+            Tone.BAD, f"link to {label} lost {since} ago: {detail or 'connecting again'}{aged}", "c tries now"
         )
     if age is None:
         return Attention(Tone.BUSY, f"connecting to {label} … {detail}".rstrip())
     if link.state == "connecting":
-        return Attention(Tone.BUSY, f"connecting to {label} … · figures are {fmt.age(age)} old, jobs go on")
+        return Attention(Tone.BUSY, f"connecting to {label} …{aged}")
     if link.state == "live" and detail:
-        shown = f"figures are {fmt.age(age)} old, jobs go on"
-        return Attention(Tone.BAD, f"the agent on {label} does not answer: {detail} · {shown}", "c tries now")
+        return Attention(Tone.BAD, f"the agent on {label} does not answer: {detail}{aged}", "c tries now")
     if snapshot.stale(now):
         return Attention(Tone.WARN, f"stale: nothing heard from the agent for {fmt.duration(age)} · the link is up")
     return None

@@ -131,14 +131,23 @@ def code_root(workdir: str | os.PathLike[str]) -> str:
     return root if root and os.path.isdir(os.path.join(root, "pipeline")) else own_root()
 
 
-def is_number(name: str) -> bool:
-    """Whether a folder's name is the number of an attempt; "²" is a digit too, but no number."""
-    return name.isascii() and name.isdecimal()
+def jobs_dir(workdir: str | os.PathLike[str]) -> str:
+    """It holds a folder for each job."""
+    return os.path.join(os.path.realpath(workdir), "jobs")
 
 
 def attempt_dir(workdir: str | os.PathLike[str], job: str, number: int) -> str:
     """The folder of one attempt of a job."""
-    return os.path.join(os.path.realpath(workdir), "jobs", job, str(number))
+    return os.path.join(jobs_dir(workdir), job, str(number))
+
+
+def attempt_numbers(job_folder: str | os.PathLike[str]) -> list[int]:
+    """The attempts that have a folder there, in no order; "²" is a digit too, but no number."""
+    try:
+        names = os.listdir(job_folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [int(name) for name in names if name.isascii() and name.isdecimal()]
 
 
 def set_current_release(workdir: str | os.PathLike[str], release: str) -> None:

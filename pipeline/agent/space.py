@@ -96,28 +96,24 @@ async def keep_logs(board: Board, senses: Senses, workdir: Path) -> None:
     loop = asyncio.get_running_loop()
     others_at = loop.time()
     handled: dict[str, tuple[int, DiskPolicy, int]] = {}  # by job: its newest attempt, the caps, the minute
-    newest: dict[str, tuple[int, Path]] = {}  # by job: its newest attempt and the log of it
+    jobs = Path(paths.jobs_dir(workdir))
     while True:
         policy, due = policy_of(board), LOOK_MAX_S
         try:
-            for name, job in board.jobs.items():
-                number = job.status.attempt
-                if number and newest.get(name, (0,))[0] != number:
-                    newest[name] = number, Path(paths.attempt_dir(workdir, name, number)) / "log"
-            # One that has ended may have grown past its cap since the look before.
-            logs = [log for name, (_, log) in newest.items() if name in board.jobs]
+            # Of ended jobs too: a log may have grown past its cap since the look before.
+            newest = [(name, job.status.attempt) for name, job in board.jobs.items() if job.status.attempt]
+            logs = [jobs.joinpath(name, str(number), "log") for name, number in newest]
             due = await senses.call(senses.log_caps.trim, logs, policy.log)
             for name, job in list(board.jobs.items()):
                 mark = job.status.attempt, policy, int(loop.time() / OLD_EVERY_S)
                 if handled.get(name) != mark:
-                    folder = Path(paths.attempt_dir(workdir, name, 0)).parent
                     await senses.call(
-                        senses.log_caps.trim_old, folder, job.status.attempt, policy.old_logs, policy.old_attempts
+                        senses.log_caps.trim_old, jobs / name, job.status.attempt, policy.old_logs, policy.old_attempts
                     )
                     handled[name] = mark
             if loop.time() >= others_at:
                 others_at = loop.time() + OLD_EVERY_S
-                await _keep_logs_of_others(board, senses, Path(paths.attempt_dir(workdir, "", 0)).parent)
+                await _keep_logs_of_others(board, senses, jobs)
         except Exception:
             log.exception("the logs could not be kept within their caps; trying again")
         await asyncio.sleep(due)

@@ -251,8 +251,7 @@ class Supervisor:
         self._task(self._drive_new(job, run))
 
     def _next_number(self, job: Job) -> int:
-        folder = Path(paths.attempt_dir(self.workdir, job.spec.name, 0)).parent
-        seen = [int(entry.name) for entry in folder.iterdir() if paths.is_number(entry.name)] if folder.is_dir() else []
+        seen = paths.attempt_numbers(Path(paths.jobs_dir(self.workdir), job.spec.name))
         journaled = [attempt.number for attempt in self.board.store.attempts(job.spec.name)]
         return max([0, *seen, *journaled]) + 1
 

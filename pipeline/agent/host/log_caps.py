@@ -56,10 +56,7 @@ class LogCaps:
         """Keep what a job's attempts before ``newest`` left within bounds: their logs together ``cap`` bytes, the older
         ones cut first; of all but the last ``count`` attempts the whole folder goes.
         """
-        if not folder.is_dir():
-            return
-        numbers = sorted((int(entry.name) for entry in folder.iterdir() if paths.is_number(entry.name)), reverse=True)
-        earlier = [number for number in numbers if number < newest]
+        earlier = sorted((number for number in paths.attempt_numbers(folder) if number < newest), reverse=True)
         for number in earlier[count:]:
             shutil.rmtree(folder / str(number), ignore_errors=True)
         left = cap
@@ -77,7 +74,7 @@ class LogCaps:
         if not jobs.is_dir():
             return {}
         return {
-            job.name: max((int(entry.name) for entry in job.iterdir() if paths.is_number(entry.name)), default=0) + 1
+            job.name: max(paths.attempt_numbers(job), default=0) + 1
             for job in jobs.iterdir()
             if job.is_dir() and not job.is_symlink()
         }

@@ -240,7 +240,7 @@ class World:
 
     def left_behind(self, prefix: str) -> list[int]:
         """Processes, shims too, that carry the mark of an attempt of jobs whose names begin so."""
-        return survivors(Path(paths.attempt_dir(self.rig.workdir, prefix, 0)).parent)
+        return survivors(Path(paths.jobs_dir(self.rig.workdir), prefix))
 
 
 def _inside(link: Path, folder: Path) -> bool:
