@@ -35,6 +35,11 @@ class Reporter:
         self._logged_phase = ""
         self._log_next = 0.0
 
+    @property
+    def due(self) -> bool:
+        """Whether ``update`` would write a line now: what it takes to make one may be saved otherwise."""
+        return time.monotonic() >= self._next
+
     def update(
         self,
         phase: str,

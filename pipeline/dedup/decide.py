@@ -47,8 +47,7 @@ def doubles(rows: Rows, threshold: float) -> Iterator[Double]:
     """The rows that are not used, in the order in which they are decided."""
     exact = _Exact()
     near = _Near(rows.signatures, threshold)
-    count = len(rows.keys)
-    for row in (*filter(rows.heldout.__getitem__, range(count)), *(at for at in range(count) if not rows.heldout[at])):
+    for row in sorted(range(len(rows.keys)), key=lambda at: not rows.heldout[at]):  # held-out rows stay first
         of, reason, similarity = exact.find(rows.digests[row], rows.samples[row]), DUPLICATE, 1.0
         if of is None:
             reason = NEAR
@@ -72,8 +71,10 @@ class _Exact:
     def find(self, digests: Digests, sample: bool) -> int | None:
         """The row that says the same: as a whole, a sample that answers this prompt, or a prompt this one answers."""
         of = self._whole.get(digests.whole)
-        if of is not None or not sample:
-            return self._answered.get(digests.whole) if of is None else of
+        if of is not None:
+            return of
+        if not sample:
+            return self._answered.get(digests.whole)
         return next((self._whole[prompt] for prompt in digests.prompts if prompt in self._whole), None)
 
     def keep(self, row: int, digests: Digests, sample: bool) -> None:

@@ -17,8 +17,8 @@ import msgspec
 
 from pipeline import duplicates, outputs
 from pipeline.generate.settings import Sampling, Settings, SettingsError
+from pipeline.preps import RECORDS
 
-RECORDS = "records.jsonl"
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 

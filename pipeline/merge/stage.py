@@ -13,7 +13,7 @@ import msgspec
 
 from pipeline import outputs, tokens
 from pipeline.duplicates import Duplicates, DuplicatesError
-from pipeline.files import content_hash, file_hash, write_atomically
+from pipeline.files import content_hash, file_hash
 from pipeline.merge import counts as counting
 from pipeline.merge import inputs, rules
 from pipeline.merge.counts import Count
@@ -131,8 +131,8 @@ class Merge:
                         self._vocabulary.add(row["input_ids"], row["loss_mask"])
             self._judge()
         vocabulary = self._vocabulary.chosen(settings.draft_vocab, self._target_size)
-        path = settings.out / VOCABULARY
-        write_atomically(path, msgspec.json.encode(vocabulary) + b"\n")
+        with outputs.replacing(settings.out / VOCABULARY) as file:
+            file.line(vocabulary)
         manifest = {
             "stage": "merge",
             "content": content,
@@ -141,7 +141,7 @@ class Merge:
             "files": {
                 TRAIN: train.summary(),
                 HELDOUT: heldout.summary(),
-                VOCABULARY: {"bytes": path.stat().st_size, "sha256": file_hash(path)},
+                VOCABULARY: file.summary(),
             },
             "datasets": {name: msgspec.to_builtins(count) for name, count in self.tally.items()},
             "train": sum(count.kept - count.heldout for count in self.tally.values()),
@@ -279,6 +279,8 @@ class Merge:
         return self._settings.responses / f"{prep.dataset}.jsonl"
 
     def _progress(self) -> None:
+        if not self._reporter.due:
+            return
         counts = self.tally.values()
         done = sum(count.kept + sum(count.dropped.values()) for count in counts)
         total = sum(count.total for count in counts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -66,9 +67,10 @@ def open_hub(
     if missing := [each for each in chosen if each not in found]:
         raise SourceError(f"{name}: the hub lists a file that it does not have: {printable(missing[0], 120)}")
     details = [found[each] for each in chosen]  # the hub answers in any order
+    digests = [each.lfs.sha256 if each.lfs else each.blob_id for each in details]
     files = [
-        _HubFile(name, commit, each.path, each.size, each.lfs.sha256 if each.lfs else each.blob_id, tell)
-        for each in details
+        DataFile(each.path, each.size, partial(_here, name, commit, each.path, digest, tell))
+        for each, digest in zip(details, digests, strict=True)
     ]
     return HubSource({"hub": name, "config": config, "split": split, "commit": commit, "files": chosen}, files, rows)
 
@@ -76,47 +78,38 @@ def open_hub(
 class HubSource(FileSource):
     """The files of a hub dataset, each brought when it is its turn."""
 
-    def __init__(self, identity: dict[str, Any], files: Sequence[_HubFile], rows: float | None) -> None:
+    def __init__(self, identity: dict[str, Any], files: Sequence[DataFile], rows: float | None) -> None:
         self._identity = identity
-        super().__init__([DataFile(file.path, file.size, file.here) for file in files], rows)
+        super().__init__(files, rows)
 
     def fingerprint(self) -> Any:
         """The id, configuration, split and files, and the commit they are of."""
         return self._identity
 
 
-class _HubFile:
-    def __init__(self, name: str, commit: str, path: str, size: int, digest: str, tell: Callable[[str], None]) -> None:
-        self.path = path
-        self.size = size
-        self._name = name
-        self._commit = commit
-        self._digest = digest
-        self._tell = tell
+def _here(name: str, commit: str, path: str, digest: str, tell: Callable[[str], None]) -> Path:
+    """A file on this host: from the library's cache, or kept beside it. Raises SourceError."""
+    from huggingface_hub import constants, get_token, hf_hub_url, try_to_load_from_cache
 
-    def here(self) -> Path:
-        """The file on this host: from the library's cache, or kept beside it. Raises SourceError."""
-        from huggingface_hub import constants, get_token, hf_hub_url, try_to_load_from_cache
-
-        cached = try_to_load_from_cache(self._name, self.path, revision=self._commit, repo_type="dataset")
-        if isinstance(cached, str):
-            return Path(cached)
-        target = Path(constants.HF_HOME, "draftdeck", self._name.replace("/", "--"), self._commit, self.path)
-        url = hf_hub_url(self._name, self.path, repo_type="dataset", revision=self._commit)
-        token = get_token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        for left in (1, 0):
-            try:
-                fetch(url, target, headers=headers, digest=self._digest, tell=self._tell)
-                break
-            except DamagedError as error:
-                if not left:
-                    raise SourceError(f"{self._name}: {error}; what came was thrown away", final=False) from error
-            except OSError as error:
-                raise SourceError(f"{target}: {printable(error, 200)}", final=False) from error
-            except httpx.HTTPError as error:
-                raise _refused(error, self._name) from error
-        return target
+    cached = try_to_load_from_cache(name, path, revision=commit, repo_type="dataset")
+    if isinstance(cached, str):
+        return Path(cached)
+    target = Path(constants.HF_HOME, "draftdeck", name.replace("/", "--"), commit, path)
+    url = hf_hub_url(name, path, repo_type="dataset", revision=commit)
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    for left in (1, 0):
+        try:
+            fetch(url, target, headers=headers, digest=digest, tell=tell)
+            break
+        except DamagedError as error:
+            if not left:
+                raise SourceError(f"{name}: {error}; what came was thrown away", final=False) from error
+        except OSError as error:
+            raise SourceError(f"{target}: {printable(error, 200)}", final=False) from error
+        except httpx.HTTPError as error:
+            raise _refused(error, name) from error
+    return target
 
 
 def _resolve(name: str, config: str | None, split: str | None, commit: str) -> tuple[str, list[str], float | None]:

@@ -7,17 +7,17 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final, Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from pipeline import tokens
 from pipeline.prep.detect import Detected, UnknownShapeError, decoded, look, turns_as
 from pipeline.prep.recorder import Recorder
-from pipeline.prep.records import Conversation, understand
+from pipeline.prep.records import Conversation, conversation_of
 from pipeline.prep.roles import printable, role_of, seen
 from pipeline.prep.settings import Settings
-from pipeline.prep.shapes import READERS, RowError
+from pipeline.prep.shapes import READERS
 from pipeline.prep.sources import Row, SourceError, open_source
 from pipeline.prep.tally import Tally
 from pipeline.tokens import Tokenizer, TokenizerError
@@ -102,24 +102,14 @@ def _conversations(
     for number, row in enumerate(itertools.islice(rows, ROWS)):
         if number >= SAMPLES and time.monotonic() - began > SECONDS:
             return
-        data: Any = None
-        try:
-            data = row.load()
-            if not isinstance(data, Mapping):
-                raise RowError("undecodable: a row that is no object")
-            conversation = understand(
-                data, READERS[shape.shape](data), position=row.position, kind=settings.kind, group=settings.group,
-                labels=tally.labels,
-            )  # fmt: skip
-            if conversation.hash in found:
-                raise RowError("duplicate")
-        except RowError as error:
-            tally.drop(str(error), row.position, row.raw if data is None else data)
-        except Exception as error:  # a row of a kind nobody thought of
-            tally.drop(f"undecodable: {type(error).__name__}", row.position, row.raw if data is None else data)
-        else:
-            found.add(conversation.hash)
-            yield conversation
+        conversation = conversation_of(row, READERS[shape.shape], kind=settings.kind, group=settings.group, tally=tally)
+        if conversation is None:
+            continue
+        if conversation.hash in found:
+            tally.drop("duplicate", row.position, row.load())
+            continue
+        found.add(conversation.hash)
+        yield conversation
 
 
 def _tokenizer(settings: Settings, page: _Page) -> Tokenizer | None:

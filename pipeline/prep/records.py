@@ -11,6 +11,9 @@ from typing import Any, Final, Literal
 
 from pipeline.files import content_hash
 from pipeline.prep.roles import Role, count_label, printable, role_of
+from pipeline.prep.shapes import Reader
+from pipeline.prep.sources import Row
+from pipeline.prep.tally import Tally
 from pipeline.prep.turns import Call, RowError, Turn, check_text, tools_of
 
 ID_COLUMNS: Final = ("id", "instance_id", "prompt_id", "uuid", "conversation_id", "sample_id", "raw_index", "index")
@@ -105,6 +108,23 @@ def understand(
         messages=messages,
         tools=tools,
     )
+
+
+def conversation_of(
+    row: Row, reader: Reader, *, kind: Literal["answers", "prompts"], group: str | None, tally: Tally
+) -> Conversation | None:
+    """A row's conversation; None for one that is counted as dropped. Whatever is in a row, the set goes on."""
+    data: Any = None
+    try:
+        data = row.load()
+        if not isinstance(data, dict):
+            raise RowError("undecodable: a row that is no object")
+        return understand(data, reader(data), position=row.position, kind=kind, group=group, labels=tally.labels)
+    except RowError as error:
+        tally.drop(str(error), row.position, row.raw if data is None else data)
+    except Exception as error:  # a row of a kind nobody thought of
+        tally.drop(f"undecodable: {type(error).__name__}", row.position, row.raw if data is None else data)
+    return None
 
 
 def normalise(turns: Sequence[Turn], kind: Literal["answers", "prompts"]) -> tuple[Message, ...]:

@@ -38,7 +38,7 @@ class Rendered:
 
 def of_assistant(messages: Sequence[Message], tools: Tools, template: Template) -> Rendered:
     """What the target wrote: its turns, their end tokens, their thinking where it is shown. Raises RowError."""
-    ends = template.tokenizer.special_tokens()
+    ends = template.ends
     found = _by_markers(messages, tools, template, ends) if template.tokenizer.marked else None
     found = found or _by_headers(messages, tools, template, ends) or _by_prefixes(messages, tools, template, ends)
     if not found.spans:

@@ -13,20 +13,20 @@ from pipeline import outputs, tokens
 from pipeline.files import content_hash
 from pipeline.prep.detect import Detected, UnknownShapeError, look
 from pipeline.prep.recorder import BATCH_ROWS, Recorder, batch_of
-from pipeline.prep.records import Conversation, understand
+from pipeline.prep.records import Conversation, conversation_of
 from pipeline.prep.report import damage, failure, sampled, success, unread
 from pipeline.prep.sample import Draw
 from pipeline.prep.seen import Seen
 from pipeline.prep.settings import Settings
-from pipeline.prep.shapes import READERS, Reader, RowError
+from pipeline.prep.shapes import READERS, Reader
 from pipeline.prep.sources import Row, Source, SourceError, open_source
 from pipeline.prep.tally import NOT_SAMPLED, Tally, top_of
+from pipeline.preps import RECORDS
 from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
 from pipeline.tokens import TokenizerError
 
 PROGRESS_ROWS: Final = 32  # looked at between two looks at the clock
-RECORDS: Final = "records.jsonl"
 
 
 def run(settings: Settings) -> int:
@@ -201,28 +201,12 @@ class Prep:
             yield conversation
 
     def _understand(self, row: Row, reader: Reader) -> Conversation | None:
-        """A row's conversation; None for one that is counted as dropped. Whatever is in a row, the set goes on."""
-        data: Any = None
+        """A row's conversation; None for one that is counted as dropped."""
         if row.ends:
             self._tally.cut_short.append(row.ends)
             self._tell(unread([row.ends]).removeprefix("; "), force=len(self._tally.cut_short) <= 3)
-        try:
-            data = row.load()
-            if not isinstance(data, dict):
-                raise RowError("undecodable: a row that is no object")
-            return understand(
-                data,
-                reader(data),
-                position=row.position,
-                kind=self._settings.kind,
-                group=self._settings.group,
-                labels=self._tally.labels,
-            )
-        except RowError as error:
-            self._tally.drop(str(error), row.position, row.raw if data is None else data)
-        except Exception as error:  # a row of a kind nobody thought of
-            self._tally.drop(f"undecodable: {type(error).__name__}", row.position, row.raw if data is None else data)
-        return None
+        settings = self._settings
+        return conversation_of(row, reader, kind=settings.kind, group=settings.group, tally=self._tally)
 
     def _records(
         self, conversations: Iterator[Conversation], recorder: Recorder, source: Source
@@ -272,6 +256,8 @@ class Prep:
         return {self._settings.dataset: count}
 
     def _progress(self, phase: str, source: Source) -> None:
+        if not self._reporter.due:
+            return
         elapsed = time.monotonic() - self._began
         drawing = self._settings.take is not None and phase == "tokenizing"
         total = source.total()

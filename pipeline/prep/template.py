@@ -30,6 +30,7 @@ class Template:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self.ends = tokenizer.special_tokens()
         tool = {
             "type": "function",
             "function": {"name": PROBE, "description": "d", "parameters": {"type": "object", "properties": {}}},
@@ -43,8 +44,7 @@ class Template:
                 self.arguments = "object" if form == "object" else "text"
         if self.arguments == "none" and PROBE in self._probe(answered, parsed=True):
             self.arguments = "object"  # written in a form of the template's own
-        source = tokenizer.hf.chat_template
-        self.knows_reasoning = "reasoning_content" in (source if isinstance(source, str) else str(source))
+        self.knows_reasoning = "reasoning_content" in tokenizer.template
         self._around = self._around_thinking()
 
     def render(self, messages: Sequence[Message], tools: Tools = (), *, generation_prompt: bool = False) -> str:
