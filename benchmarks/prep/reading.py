@@ -30,7 +30,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
                     command = [sys.executable, "-m", "benchmarks.prep.reading", who, str(file)]
                     figures[f"{who}_{file.suffix[1:]}_{rows}"] = run(command, folder).figures(rows)
                 file.unlink()
-    print("\n| a draw of 15,000 rows |" + "".join(f" rows/s of {rows:,} | peak |" for rows in (few, many)))
+    print(f"\n| a draw of {TAKE:,} rows |" + "".join(f" rows/s of {rows:,} | peak |" for rows in (few, many)))
     print("| --- | --- | --- | --- | --- |")
     for kind in ("jsonl", "parquet"):
         for who, title in READERS.items():

@@ -22,7 +22,7 @@ from pipeline.agent import actions, launch, paths
 from pipeline.agent.applying import apply
 from pipeline.agent.attempts import logs
 from pipeline.agent.attempts.environment import MASKED
-from pipeline.agent.attempts.plain_files import read_plain
+from pipeline.agent.attempts.plain_files import SPEC_LIMIT, read_plain
 from pipeline.agent.board import Job
 from pipeline.agent.loop_thread import LoopThread
 from pipeline.agent.stream import EventStream
@@ -245,7 +245,7 @@ class Api:
 
 def _environment(folder: Path) -> dict[str, str]:
     try:
-        spec = msgspec.json.decode(read_plain(folder / "spec.json", BODY_LIMIT), type=dict[str, Any])
+        spec = msgspec.json.decode(read_plain(folder / "spec.json", SPEC_LIMIT), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError):
         return {}
     return {**spec.get("env", {}), **dict.fromkeys(spec.get("secrets", ()), MASKED)}

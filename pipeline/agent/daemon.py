@@ -93,8 +93,10 @@ class Agent:
             log.warning("the disk does not answer; leaving all the same, the next agent reads it from there")
 
     async def _close(self) -> None:
-        succession.leave(self.supervisor.board)
-        await self.supervisor.close()
+        try:
+            succession.leave(self.supervisor.board)
+        finally:
+            await self.supervisor.close()
 
     async def _keep_log(self) -> None:
         """Keep the agent's own log within its cap."""

@@ -14,9 +14,8 @@ from typing import Final
 KEPT_OF_A_JOB: Final = 64
 """The figures of its own that a job may have; every name takes space for as long as the run lasts."""
 NAME_LIMIT: Final = 64  # characters
-OURS: Final = frozenset(
-    {"cpu_percent", "memory", "rate", "done", "running", "queued", "kv_use", "tok_s", "accept_length"}
-)
+OF_SERVER: Final = ("running", "queued", "kv_use", "tok_s", "accept_length")
+OURS: Final = frozenset({"cpu_percent", "memory", "rate", "done", *OF_SERVER})
 """What the agent itself measures of a job."""
 RECENT_S: Final = 2 * 3600.0
 HISTORY_S: Final = 60 * 86400.0

@@ -24,16 +24,20 @@ def keep(path: str) -> None:
         if mine.st_size <= LIMIT:
             return
         # The new one first: where none can be made, everything stays as it is until the next look.
-        handle = _open(path + ".new")
-        os.replace(path, path + ".1")
-        os.replace(path + ".new", path)
+        new = path + ".new"
     elif not mine.st_nlink or (not os.path.lexists(path) and _is(path + ".1", mine)):
-        handle = _open(path)
+        new = path
     else:
         return
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if new != path:
+            os.replace(path, path + ".1")
+            os.replace(new, path)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+    finally:
+        os.close(handle)
 
 
 def _is(path: str, mine: os.stat_result) -> bool:
@@ -41,7 +45,3 @@ def _is(path: str, mine: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), mine)
     except FileNotFoundError:
         return False
-
-
-def _open(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -29,7 +29,6 @@ CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS attempts (job TEXT, number INTEGER, ended INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (job, number));
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS last_events (job TEXT PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, at REAL NOT NULL, reply BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, job TEXT, figure TEXT, UNIQUE (job, figure));
@@ -175,6 +174,11 @@ class Store:
         rows = self._db.execute("SELECT body FROM attempts WHERE job = ? ORDER BY number", (job,)).fetchall()
         return tuple(msgspec.json.decode(row[0], type=Attempt) for row in rows)
 
+    def last_number(self, job: str) -> int:
+        """Of its newest attempt; 0 for a job that never had one."""
+        row = self._db.execute("SELECT max(number) FROM attempts WHERE job = ?", (job,)).fetchone()
+        return row[0] or 0
+
     def open_attempts(self) -> list[tuple[str, Attempt]]:
         """Attempts whose end is not journaled."""
         rows = self._db.execute("SELECT job, body FROM attempts WHERE NOT ended ORDER BY job, number").fetchall()
@@ -227,11 +231,12 @@ class Store:
         self._db.execute(f"DELETE FROM requests WHERE rowid <= ({kept})", (REQUESTS_KEPT,))  # noqa: S608
 
     def _know_last_events(self) -> None:
-        """A journal of an earlier release: find the newest event of each job."""
-        if not self.seq or self._db.execute("SELECT 1 FROM last_events LIMIT 1").fetchone():
+        """Make the table of them; in a journal of an earlier release, find the newest event of each job."""
+        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'last_events'").fetchone():
             return
         with self.transaction():
-            for seq, body in self._db.execute("SELECT seq, body FROM events ORDER BY seq").fetchall():
-                job = msgspec.json.decode(body, type=Event).job
-                if job:
-                    self._db.execute("INSERT OR REPLACE INTO last_events VALUES (?, ?)", (job, seq))
+            self._db.execute("CREATE TABLE last_events (job TEXT PRIMARY KEY, seq INTEGER NOT NULL)")
+            rows = self._db.execute("SELECT seq, body FROM events ORDER BY seq")
+            newest = {msgspec.json.decode(body, type=Event).job: seq for seq, body in rows}
+            newest.pop("", None)  # events that are of no job
+            self._db.executemany("INSERT INTO last_events VALUES (?, ?)", newest.items())

@@ -49,4 +49,4 @@ def _sign(board: Board, sign: Sign) -> None:
     try:
         board.store.set_mark(MARK, sign)
     except sqlite3.Error as error:  # then its successor says that it was killed
-        log.warning("the agent's end could not be noted: %s", error)
+        log.warning("the agent's arrival or end could not be noted: %s", error)

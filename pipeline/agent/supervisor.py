@@ -252,8 +252,7 @@ class Supervisor:
 
     def _next_number(self, job: Job) -> int:
         seen = paths.attempt_numbers(Path(paths.jobs_dir(self.workdir), job.spec.name))
-        journaled = [attempt.number for attempt in self.board.store.attempts(job.spec.name)]
-        return max([0, *seen, *journaled]) + 1
+        return max([self.board.store.last_number(job.spec.name), *seen]) + 1
 
     async def _drive_new(self, job: Job, run: Run) -> None:
         try:
@@ -330,6 +329,8 @@ class Supervisor:
         assert run.main is not None
         await gone(run.main)
         await asyncio.sleep(0.25)
+        if job.run is not run or job.status.state is JobState.STOPPING:
+            return
         left = await asyncio.to_thread(remains.find, run) - {run.shim}
         unrecorded = "it has ended; how is told once its disk takes the exit record"
         words = "its main process has ended; what it left behind is being ended" if left else unrecorded

@@ -62,19 +62,7 @@ def keep_exit(folder: str, record: Mapping[str, object]) -> None:
 
 def write_exit(folder: str, record: Mapping[str, object]) -> None:
     """Write the exit record into the space that was kept for it."""
-    temporary, path = os.path.join(folder, ".exit.json"), os.path.join(folder, "exit.json")
-    data = json.dumps(record, ensure_ascii=False).encode()
-    put_aside(temporary)
-    put_aside(path)
-    handle = os.open(temporary, OURS, 0o644)
-    try:
-        _write(handle, data)
-        os.ftruncate(handle, len(data))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(temporary, path)
-    sync(folder)
+    replace(folder, "exit.json", json.dumps(record, ensure_ascii=False).encode())
 
 
 def put_aside(path: str) -> None:
@@ -87,17 +75,18 @@ def put_aside(path: str) -> None:
 
 
 def replace(folder: str, name: str, data: bytes) -> None:
-    """Write a file durably, whole or not at all."""
-    temporary = os.path.join(folder, f".{name}")
+    """Write a file durably, whole or not at all; into space that was kept for it, where there is some."""
+    temporary, path = os.path.join(folder, f".{name}"), os.path.join(folder, name)
     put_aside(temporary)
-    put_aside(os.path.join(folder, name))
-    handle = os.open(temporary, OURS | os.O_TRUNC, 0o644)
+    put_aside(path)
+    handle = os.open(temporary, OURS, 0o644)
     try:
         _write(handle, data)
+        os.ftruncate(handle, len(data))
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.rename(temporary, os.path.join(folder, name))
+    os.rename(temporary, path)
     sync(folder)
 
 

@@ -11,6 +11,8 @@ from typing import BinaryIO, Final
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
 """What opening a link to itself, a socket or a device that is not there meets."""
 
+SPEC_LIMIT: Final = 16 << 20  # bytes of a spec.json
+
 
 def read_plain(path: Path, limit: int = 1 << 20) -> bytes:
     """What a file holds, of one that is longer its first ``limit`` bytes; raises as ``open_plain`` does."""

@@ -16,6 +16,7 @@ from pipeline.agent.attempts.attempt_files import oom_kills
 from pipeline.agent.attempts.identity import Process
 from pipeline.agent.attempts.progress_reader import ProgressTail
 from pipeline.agent.attempts.run import Run
+from pipeline.agent.figures import OF_SERVER
 from pipeline.agent.host import cgroups, procs
 from pipeline.agent.host.disks import Disks
 from pipeline.agent.host.gpus import GpuWatch
@@ -212,6 +213,6 @@ def figures(host: HostSample | None, samples: dict[str, JobSample]) -> dict[tupl
             found[job, "done"] = sample.progress.done
             found.update({(job, name): value for name, value in sample.progress.figures.items()})
         if sample.server is not None:
-            for name in ("running", "queued", "kv_use", "tok_s", "accept_length"):
+            for name in OF_SERVER:
                 found[job, name] = getattr(sample.server, name)
     return {key: float(value) for key, value in found.items() if value is not None}

@@ -127,14 +127,16 @@ class Notifier:
         while self._read_to < board.store.seq:
             specs, statuses = board.specs(), board.statuses()
             events = board.events_after(self._read_to, BLOCK)
-            for event, sooner in zip(events, (self._read_to, *(event.seq for event in events)), strict=False):
+            sooner = self._read_to
+            for event in events:
                 if event.seq > max(sooner, self._told.seq) + 1:
                     text = f"events up to number {event.seq - 1} were too old to be kept; what they said is not told"
                     self._pending.put(Note(("pruned",), event.seq, event.at, text))
                 for note in self._judge.take(event, specs, statuses):
                     if event.seq > self._told.seq:
                         self._pending.put(note)
-            self._read_to = events[-1].seq if events else board.store.seq
+                sooner = event.seq
+            self._read_to = sooner if events else board.store.seq
             await asyncio.sleep(0)
         if self._pending and not waited:
             self._due = max(self._due, time.monotonic() + self._pace.join_s)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipeline.agent.attempts.plain_files import read_plain
+from pipeline.agent.attempts.plain_files import SPEC_LIMIT, read_plain
 from pipeline.agent.diagnosis.log_causes import cause_in, read_log_end
 from pipeline.agent.host.disks import Disk, Disks, Space
 from pipeline.agent.paths import mount_point
 from pipeline.agent.rules.admission import in_words
-
-SPEC_LIMIT: Final = 16 << 20
 
 LOW: Final = 512 * 10**6
 LOW_SHARE: Final = 50
