@@ -17,6 +17,7 @@ MODULES: Final = {
     "link": "benchmarks.link",
     "prep": "benchmarks.prep.run",
     "reading": "benchmarks.prep.reading",
+    "generate": "benchmarks.generate.run",
     "gpu": "benchmarks.gpu",
     "sglang": "benchmarks.sglang.run",
 }
