@@ -38,7 +38,7 @@ TITLES: Final = {
 REQUESTS: Final = 20_000
 QUICK_REQUESTS: Final = 2_000
 OF_PEERS: Final = 4
-"""The peers get a part of the requests: each of theirs takes several times as long, and their memory grows with them."""
+"""The peers get a part of the requests: theirs take several times as long each."""
 
 WHOLE_RUN: Final = 83_288
 PROMPT_TOKENS: Final = 100
