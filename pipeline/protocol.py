@@ -233,6 +233,7 @@ class DatasetCount:
     dropped: dict[str, int] = field(default_factory=dict)  # reason in words to rows
     tokens: int = 0
     total: int | None = None  # rows expected, where known
+    faulty: dict[str, int] = field(default_factory=dict)  # of the kept: what is wrong in words to rows
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ from typing import Any
 
 import msgspec
 
+from pipeline.answers import TRUNCATED
 from pipeline.duplicates import DuplicatesError
 from pipeline.files import content_hash, file_hash, write_atomically
 from pipeline.generate.board import Board
+from pipeline.generate.judge import REASONS
 from pipeline.generate.prompts import Prompts, index_prompts
-from pipeline.generate.runner import RunError, Runner, plan_legs
-from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition
+from pipeline.generate.runner import Runner, plan_legs
+from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition, parse_policy
+from pipeline.generate.settle import RunError
 from pipeline.generate.store import FORMAT, MANIFEST, Loaded, Store, StoreError, exclusive
 from pipeline.generate.writer import Writer
 from pipeline.progress import Reporter
@@ -50,6 +53,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--retries", type=int, default=8, help="attempts after the first, for one prompt")
     parser.add_argument("--stop-id", type=int, action="append", default=[], help="token id that ends an answer")
     parser.add_argument("--timeout-floor", type=float, default=120.0, help="seconds any answer is waited for at least")
+    parser.add_argument(
+        "--faulty",
+        default="{}",
+        help='JSON: {"retry": ["aborted", "empty"], "set_aside": [], "retries": 2, "thinking_end": 163607}: what is '
+        f"done with answers that are {', '.join(REASONS)}; what is in no list is kept",
+    )
+    parser.add_argument(
+        "--suspect-after", type=int, default=3, help="crashes of the server after which a prompt is asked alone"
+    )
+    parser.add_argument(
+        "--max-set-aside-share", type=float, default=0.5, help="of the latest prompts; more end the run early"
+    )
     parser.add_argument("--model-path", help="what the server must say it serves")
     parser.add_argument("--out", required=True, type=Path, help="folder for the answers, one file a dataset")
     return parser
@@ -65,6 +80,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     for name, value in (("--pilot", arguments.pilot), ("--retries", arguments.retries)):
         if value < 0:
             raise SettingsError(f"{name} {value}: expected 0 or more")
+    if arguments.suspect_after < 1:
+        raise SettingsError(f"--suspect-after {arguments.suspect_after}: expected 1 or more")
+    if not 0 <= arguments.max_set_aside_share <= 1:
+        raise SettingsError(f"--max-set-aside-share {arguments.max_set_aside_share}: expected 0 to 1")
     partitions = tuple(parse_partition(text) for text in arguments.partition)
     check_names(partitions)
     return Settings(
@@ -80,6 +99,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         model_path=arguments.model_path,
         side_by_side=arguments.side_by_side,
         timeout_floor_s=arguments.timeout_floor,
+        policy=parse_policy(arguments.faulty),
+        suspect_after=arguments.suspect_after,
+        max_set_aside_share=arguments.max_set_aside_share,
     )
 
 
@@ -117,10 +139,11 @@ async def run(settings: Settings, reporter: Reporter) -> int:
     board = Board(settings, prompts.by_key)
     answered: Counter[str] = Counter()
     for key, stored in loaded.answers.items():
-        board.answered_before(prompts.by_key[key], stored.finish, stored.completion_tokens, stored.latency_s)
+        prompt = prompts.by_key[key]
+        board.answered_before(prompt, stored.finish, stored.completion_tokens, stored.latency_s, stored.faults)
         answered[stored.dataset] += 1
     for key, aside in loaded.refused.items():
-        board.set_aside(prompts.by_key[key], aside.reason)
+        board.set_aside(prompts.by_key[key], aside.kind or aside.reason)
     done, total = float(board.answered + board.errors), float(board.total)
     reporter.update("resuming", done=done, total=total, unit="answers", datasets=board.counts(), force=True)
     missing = [one for key, one in prompts.by_key.items() if key not in loaded.answers and key not in loaded.refused]
@@ -171,8 +194,11 @@ def _finish(
     for one in board.datasets.values():
         reasons.update(one.dropped)
     top = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-    cut = sum(one.finish["length"] for one in board.datasets.values())
-    message = f"{board.answered:,} of {board.total:,} prompts answered, {cut:,} cut at their budget"
+    faulty = Counter[str]()
+    for one in board.datasets.values():
+        faulty.update(one.faults)
+    message = f"{board.answered:,} of {board.total:,} prompts answered, {faulty[TRUNCATED]:,} cut at their budget"
+    message += "".join(f", {count:,} {fault}" for fault, count in faulty.most_common() if fault != TRUNCATED)
     if board.errors:
         message += f", {board.errors:,} set aside{top}"
     if left_out:
@@ -221,6 +247,7 @@ def manifest_of(settings: Settings, board: Board) -> dict[str, Any]:
             "tokens": one.tokens,
             "finish": dict(one.finish),
             "set_aside": dict(one.dropped),
+            "faulty": dict(one.faults),
         }
         for name, one in board.datasets.items()
     }

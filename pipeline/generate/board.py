@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,8 @@ FRESH_S: Final = 20.0
 SPEED_S: Final = 90.0
 """The speed is the mean of the last so many seconds: a server's newest figure is that of a moment."""
 
+KINDS: Final = 20
+OTHER: Final = "other reasons"
 SAMPLES: Final = 400
 """Finished answers whose speed counts."""
 
@@ -33,6 +35,7 @@ class DatasetBoard:
     tokens: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     finish: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)  # of answers that were kept
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Board:
         self.datasets: dict[str, DatasetBoard] = {}
         self.parts: dict[tuple[str, str], PartBoard] = {}
         self.flights: dict[str, Flight] = {}
-        self.retries = 0
+        self.troubles: Counter[str] = Counter()  # attempts that were followed by another, by kind
         self.live: Load | None = None
         self._live_at = 0.0
         self._live_speeds: deque[tuple[float, float]] = deque()  # (when, tokens per second of one stream)
@@ -79,10 +82,12 @@ class Board:
     def part(self, prompt: Prompt) -> PartBoard:
         return self.parts.setdefault((prompt.dataset, prompt.partition), PartBoard())
 
-    def answered_before(self, prompt: Prompt, finish: str, tokens: int, latency_s: float) -> None:
+    def answered_before(
+        self, prompt: Prompt, finish: str, tokens: int, latency_s: float, faults: Iterable[str] = ()
+    ) -> None:
         """An answer of an earlier run."""
         self.part(prompt).waiting -= 1
-        self._count(prompt, finish, tokens)
+        self._count(prompt, finish, tokens, faults)
         self._speeds[prompt.partition].append((tokens, latency_s))
 
     def depart(self, prompt: Prompt, scope: asyncio.Timeout) -> None:
@@ -108,12 +113,18 @@ class Board:
         self._recent.append((time.monotonic(), tokens))
         self._tokens_here += tokens
 
-    def written(self, prompt: Prompt, finish: str, tokens: int) -> None:
-        self._count(prompt, finish, tokens)
+    def written(self, prompt: Prompt, finish: str, tokens: int, faults: Iterable[str] = ()) -> None:
+        self._count(prompt, finish, tokens, faults)
 
-    def set_aside(self, prompt: Prompt, reason: str) -> None:
+    def set_aside(self, prompt: Prompt, kind: str) -> None:
+        """A prompt without an answer; kinds beyond the first few of a dataset are counted together."""
         self.part(prompt).waiting -= 1
-        self.dataset(prompt.dataset).dropped[reason] += 1
+        dropped = self.dataset(prompt.dataset).dropped
+        dropped[kind if kind in dropped or len(dropped) < KINDS else OTHER] += 1
+
+    def retried(self, kind: str) -> None:
+        """An attempt failed and another follows."""
+        self.troubles[kind if kind in self.troubles or len(self.troubles) < KINDS else OTHER] += 1
 
     def loaded(self, load: Load | None) -> None:
         """The server's word on its speed, every few seconds; the mean counts while the slots are full."""
@@ -199,6 +210,7 @@ class Board:
                 dropped=dict(one.dropped),
                 tokens=one.tokens,
                 total=one.total,
+                faulty=dict(one.faults),
             )
             for name, one in self.datasets.items()
         }
@@ -218,8 +230,9 @@ class Board:
             "mean_tokens": self.tokens / self.answered if self.answered else 0.0,
             "in_flight": float(len(self.flights)),
             "errors": float(self.errors),
-            "retries": float(self.retries),
+            "retries": float(self.troubles.total()),
             "length": float(sum(one.finish["length"] for one in self.datasets.values())),
+            **{f"retries: {kind}": float(count) for kind, count in self.troubles.items()},
         }
 
     def oldest(self, count: int) -> list[tuple[str, float]]:
@@ -231,9 +244,10 @@ class Board:
     def _slots(self, partition: str) -> int:
         return next(one.concurrency for one in self.settings.partitions if one.name == partition)
 
-    def _count(self, prompt: Prompt, finish: str, tokens: int) -> None:
+    def _count(self, prompt: Prompt, finish: str, tokens: int, faults: Iterable[str]) -> None:
         dataset = self.dataset(prompt.dataset)
         dataset.answered += 1
         dataset.tokens += tokens
         dataset.finish[finish] += 1
+        dataset.faults.update(faults)
         self.part(prompt).lengths.add(tokens)

@@ -1,4 +1,4 @@
-"""SGLang's native /generate: token ids in, token ids out. What can go wrong is told apart by what cures it."""
+"""SGLang's native /generate: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 import aiohttp
 import httpx
 import msgspec
-from httpx_aiohttp import AiohttpTransport
 
-from pipeline.generate.outcome import Generated, Load, RefusedError, TroubleError
+from pipeline.generate.exchange import message_of, most_bytes, post, transport
+from pipeline.generate.outcome import GARBLED, Generated, Load, RefusedError, TokenId, TroubleError
 from pipeline.generate.settings import Sampling
 
 HEALTH_TIMEOUT_S: Final = 25.0
@@ -24,8 +24,6 @@ HEALTH_TIMEOUT_S: Final = 25.0
 SPEED_S: Final = 30.0
 """The server counts its tokens every 40 steps: up to ten seconds where a step takes long."""
 
-HEADERS: Final = {"content-type": "application/json"}
-TIMEOUTS: Final = {"timeout": httpx.Timeout(None, connect=10.0).as_dict()}
 SAMPLE: Final = re.compile(
     r"^sglang[:_](num_running_reqs|gen_throughput|realtime_tokens_total)(\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE
 )
@@ -41,10 +39,11 @@ class _Meta(msgspec.Struct):
     finish_reason: _FinishReason
     prompt_tokens: int
     completion_tokens: int
+    id: str | None = None  # the rid that was sent
 
 
 class _Reply(msgspec.Struct):
-    output_ids: list[int]
+    output_ids: list[TokenId]
     meta_info: _Meta
 
 
@@ -53,9 +52,7 @@ class SGLang:
 
     def __init__(self, url: str, *, connections: int) -> None:
         self.url = url.rstrip("/")
-        # Plain httpx cannot keep 150 connections busy. Idle ones are dropped before the server does so (5 s).
-        limits = httpx.Limits(max_connections=connections + 8, keepalive_expiry=2.0)
-        self._transport = AiohttpTransport(limits=limits, trust_env=False)
+        self._transport = transport(connections)
         self._client = httpx.AsyncClient(transport=self._transport, trust_env=False)
         self._generate = httpx.URL(f"{self.url}/generate")
         self._decoder = msgspec.json.Decoder(_Reply)
@@ -66,44 +63,31 @@ class SGLang:
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, label: str) -> Generated:
         """One answer, whole. Raises RefusedError or TroubleError. The caller sets the time limit."""
-        body = msgspec.json.encode(
-            {
-                "input_ids": prompt_ids,
-                "sampling_params": sampling,
-                # An id that is used once: a server may still hold an earlier attempt that we gave up.
-                "rid": f"{label}#{uuid.uuid4().hex[:8]}",
-            }
-        )
-        try:
-            # Past the client, whose cookies, redirects and URL parsing cost more than the request itself.
-            request = httpx.Request("POST", self._generate, headers=HEADERS, content=body, extensions=TIMEOUTS)
-            reply = await self._transport.handle_async_request(request)
-            try:
-                await reply.aread()
-            finally:
-                await reply.aclose()  # of an answer that is given up, its connection
-        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
-            raise TroubleError(f"connection: {_name(error)}", gone=True) from None
-        if reply.status_code in (408, 425, 429):
-            raise TroubleError(f"HTTP {reply.status_code}")
-        if reply.status_code >= 500:
-            raise TroubleError(f"HTTP {reply.status_code}", gone=reply.status_code in (502, 503, 504))
-        if reply.status_code != 200:
-            raise RefusedError(f"HTTP {reply.status_code}: {_message(reply.content)}")
-        return self._read(reply.content, len(prompt_ids))
+        # An id that is used once: a server may still hold an earlier attempt that we gave up.
+        rid = f"{label}#{uuid.uuid4().hex[:8]}"
+        body = msgspec.json.encode({"input_ids": prompt_ids, "sampling_params": sampling, "rid": rid})
+        content = await post(self._transport, self._generate, body, most_bytes(sampling.max_new_tokens))
+        return self._read(content, len(prompt_ids), sampling.max_new_tokens, rid)
 
-    def _read(self, content: bytes, sent: int) -> Generated:
+    def _read(self, content: bytes, sent: int, budget: int, rid: str) -> Generated:
         try:
             reply = self._decoder.decode(content)
-        except msgspec.MsgspecError as error:
-            raise TroubleError(f"answer not understood: {error}") from None
-        meta = reply.meta_info
-        if meta.finish_reason.type not in ("stop", "length"):
-            raise TroubleError(f"finish reason {meta.finish_reason.type}")
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise _garbled(said if (said := _error_in(content)) else str(error)) from None
+        meta, count = reply.meta_info, len(reply.output_ids)
+        if meta.id is not None and meta.id != rid:
+            raise _garbled("it is the answer to another request")
+        if meta.finish_reason.type not in ("stop", "length", "abort"):
+            raise _garbled(f"finish reason {meta.finish_reason.type[:40]}")
         if meta.prompt_tokens != sent:
-            raise RefusedError(f"the server counted {meta.prompt_tokens} prompt tokens where {sent} were sent")
-        if meta.completion_tokens != len(reply.output_ids):
-            raise TroubleError(f"{len(reply.output_ids)} output ids, {meta.completion_tokens} completion tokens")
+            raise RefusedError(
+                f"the server counted {meta.prompt_tokens} prompt tokens where {sent} were sent",
+                kind="the server counted other prompt tokens than were sent",
+            )
+        if meta.completion_tokens != count:
+            raise _garbled(f"{count} output ids, {meta.completion_tokens} completion tokens")
+        if count > budget:
+            raise _garbled(f"{count} output ids, {budget} were asked for")
         matched = meta.finish_reason.matched
         if isinstance(matched, int) and reply.output_ids[-1:] != [matched]:
             # Training would never learn to end an answer.
@@ -170,19 +154,14 @@ def growth(counts: deque[tuple[float, float]], window_s: float) -> float:
     return (last - first) / (ended - began) if last > first > 0 and ended > began else 0.0
 
 
-def _message(content: bytes) -> str:
-    """The error text of a 4xx body, on one line and short: it comes from outside."""
+def _garbled(why: str) -> TroubleError:
+    return TroubleError(f"{GARBLED}: {why}", kind=GARBLED)
+
+
+def _error_in(content: bytes) -> str:
+    """What a 200 that holds an error says."""
     try:
         found: Any = msgspec.json.decode(content)
-    except msgspec.MsgspecError:
-        found = content[:400].decode(errors="replace")
-    for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    text = " ".join(str(found).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
-
-
-def _name(error: BaseException) -> str:
-    cause = error.__cause__ or error
-    return type(cause).__name__
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    return message_of(content) if isinstance(found, dict) and "error" in found else ""

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from pipeline.generate.board import Board
 from pipeline.generate.gate import Gate
-from pipeline.generate.outcome import Generated, RefusedError, TroubleError
-from pipeline.generate.prompts import Prompt, order, read_ids
+from pipeline.generate.prompts import Prompt, order
 from pipeline.generate.settings import Settings
-from pipeline.generate.store import ERRORS, Answer, SetAside
-from pipeline.generate.writer import Line, Writer
+from pipeline.generate.settle import RunError, Settler
+from pipeline.generate.writer import Writer
 from pipeline.progress import Reporter
 
 if TYPE_CHECKING:
     from pipeline.generate.engine import SGLang
 
-BACKOFF_S: Final = 0.5
-BACKOFF_MAX_S: Final = 30.0
 TICK_S: Final = 0.5
 LOAD_EVERY_S: Final = 5.0
-NAMED: Final = 3  # ids in a note
-REFUSED_LEAST: Final = 20
-"""So many refused prompts, and more of them than answers, end the run: something is wrong with all of them."""
-
-
-class RunError(Exception):
-    """The run cannot go on; the text says why and what to do."""
+NAMED: Final = 3  # ids, or kinds of failure, in a note
 
 
 @dataclass(frozen=True)
@@ -61,13 +49,8 @@ def plan_legs(settings: Settings, missing: Iterable[Prompt], answered: Counter[s
     return legs
 
 
-def backoff(failures: int, draw: random.Random) -> float:
-    """Seconds before the next attempt: doubling, with jitter so that 150 of them do not come back at once."""
-    return float(min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S)) * draw.uniform(0.5, 1.5)
-
-
 class Runner:
-    """One run over what is missing. ``unanswered`` are the prompts whose retries ran out."""
+    """One run over what is missing."""
 
     def __init__(self, settings: Settings, engine: SGLang, writer: Writer, board: Board, reporter: Reporter) -> None:
         self._settings = settings
@@ -76,12 +59,14 @@ class Runner:
         self._board = board
         self._reporter = reporter
         self._gate = Gate(engine.healthy)
-        self._draw = random.Random()  # noqa: S311 - jitter
+        self._settler = Settler(settings, engine, self._gate, writer, board)
         self._phase = "waiting for the server"
         self._notes: list[str] = []
-        self._refused = 0
-        self._failing: dict[str, str] = {}  # prompts whose newest attempt failed, and how; asked again
-        self.unanswered: list[str] = []
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The prompts whose retries ran out."""
+        return self._settler.unanswered
 
     async def run(self, legs: list[Leg], notes: list[str]) -> None:
         """Raises RunError; a cancelled run leaves everything written that was answered."""
@@ -149,84 +134,7 @@ class Runner:
     async def _work(self, queue: deque[Prompt]) -> None:
         while queue:
             prompt = queue.popleft()
-            await self._answer(prompt)
-
-    async def _answer(self, prompt: Prompt) -> None:
-        try:
-            await self._settle(prompt, read_ids(prompt))
-        finally:
-            self._failing.pop(prompt.key, None)
-
-    async def _settle(self, prompt: Prompt, ids: list[int]) -> None:
-        """Ask until there is an answer, or until it is clear that there will be none."""
-        failures = 0
-        while True:
-            await self._gate.wait()
-            try:
-                generated, latency_s = await self._attempt(prompt, ids)
-            except RefusedError as error:
-                await self._set_aside(prompt, str(error), permanent=True)
-                return
-            except TroubleError as error:
-                self._failing[prompt.key] = str(error)
-                if error.gone and await self._gate.suspect():
-                    continue  # the server's failure, not this prompt's
-                failures += 1
-                if failures > self._settings.retries:
-                    await self._set_aside(prompt, f"{error}, {failures} attempts", permanent=False)
-                    return
-                self._board.retries += 1
-                await asyncio.sleep(backoff(failures, self._draw))
-                continue
-            await self._keep(prompt, generated, latency_s)
-            return
-
-    async def _attempt(self, prompt: Prompt, ids: list[int]) -> tuple[Generated, float]:
-        latency_s = 0.0
-        try:
-            # Without a limit of its own: the board ends it, as the limit follows the speed while the request runs.
-            async with asyncio.timeout(None) as scope:
-                self._board.depart(prompt, scope)
-                generated = await self._engine.generate(ids, prompt.sampling, prompt.key)
-        except TimeoutError:
-            raise TroubleError("no answer in time", gone=True) from None
-        finally:
-            latency_s = self._board.land(prompt)
-        self._board.finished(prompt, generated.completion_tokens, latency_s)
-        return generated, latency_s
-
-    async def _keep(self, prompt: Prompt, generated: Generated, latency_s: float) -> None:
-        answer = Answer(
-            key=prompt.key,
-            dataset=prompt.dataset,
-            prompt_hash=prompt.ids_hash,
-            output_ids=generated.output_ids,
-            finish=generated.finish,
-            prompt_tokens=generated.prompt_tokens,
-            completion_tokens=generated.completion_tokens,
-            latency_s=round(latency_s, 3),
-            sampling=prompt.sampling,
-        )
-        finish, tokens = generated.finish, generated.completion_tokens
-        await self._writer.put(
-            Line(
-                f"{prompt.dataset}.jsonl",
-                msgspec.json.encode(answer) + b"\n",
-                lambda: self._board.written(prompt, finish, tokens),
-            )
-        )
-
-    async def _set_aside(self, prompt: Prompt, reason: str, *, permanent: bool) -> None:
-        one = SetAside(prompt.key, prompt.dataset, prompt.ids_hash, reason, permanent, time.time())
-        await self._writer.put(
-            Line(ERRORS, msgspec.json.encode(one) + b"\n", lambda: self._board.set_aside(prompt, reason))
-        )
-        if not permanent:
-            self.unanswered.append(prompt.key)
-            return
-        self._refused += 1
-        if self._refused >= REFUSED_LEAST and self._refused > self._board.answered:
-            raise RunError(f"{self._refused} prompts refused, more than were answered; the last one: {reason}")
+            await self._settler.settle(prompt)
 
     async def _tick(self) -> None:
         while True:
@@ -247,15 +155,22 @@ class Runner:
             what = "gone" if gate.losses else "not there yet"
             notes.append(f"server {what} for {for_s:.0f} s, waits for it")
         waiting = sum(part.waiting for part in board.parts.values())
-        if self._failing and (gate.losses or waiting <= len(self._failing)):
+        failing, turns = self._settler.failing, self._settler.turns
+        if failing and (gate.losses or waiting <= len(failing)):
             # A server that goes down under the same prompts again and again is told by their names.
-            named = ", ".join(f"{key} ({reason})" for key, reason in list(self._failing.items())[:NAMED])
-            more = ", …" if len(self._failing) > NAMED else ""
-            notes.append(f"{len(self._failing)} prompts to be asked again: {named}{more}")
+            named = ", ".join(f"{key} ({reason})" for key, reason in list(failing.items())[:NAMED])
+            more = ", …" if len(failing) > NAMED else ""
+            notes.append(f"{len(failing)} prompts to be asked again: {named}{more}")
+        if turns.suspects:
+            now = f", now {turns.asked_alone}" if turns.asked_alone else ""
+            notes.append(f"{len(turns.suspects)} prompts under which the server went down are asked one by one{now}")
         if not waiting and 0 < len(board.flights) <= 5:
             notes.append("waits for " + ", ".join(f"{key} ({age:.0f} s)" for key, age in board.oldest(5)))
         if gate.losses:
             notes.append(f"server lost {gate.losses} times")
+        if board.troubles:
+            kinds = ", ".join(f"{kind} {count:,}" for kind, count in board.troubles.most_common(NAMED))
+            notes.append(f"retried {board.troubles.total():,} times: {kinds}")
         return "; ".join(notes + self._notes)
 
 

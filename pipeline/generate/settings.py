@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+
+from pipeline.generate.judge import REASONS, Policy
 
 
 class SettingsError(ValueError):
@@ -49,6 +51,9 @@ class Settings:
     model_path: str | None = None
     side_by_side: bool = False
     timeout_floor_s: float = 120.0
+    policy: Policy = field(default_factory=Policy)
+    suspect_after: int = 3  # crashes of the server under the same prompt
+    max_set_aside_share: float = 0.5  # of the prompts settled lately; above it the run ends
 
     def partition(self, name: str) -> Partition | None:
         """The partition of that name; with only one, prompts that name none belong to it."""
@@ -85,6 +90,23 @@ def parse_partition(text: str) -> Partition:
         if wrong:
             raise SettingsError(f"--partition {text}: {allowed}")
     return partition
+
+
+def parse_policy(text: str) -> Policy:
+    """Read ``--faulty``. Raises SettingsError."""
+    try:
+        policy = msgspec.json.decode(text, type=Policy)
+    except msgspec.MsgspecError as error:
+        known = ", ".join(Policy.__struct_fields__)
+        raise SettingsError(
+            f"--faulty {text}: {error}. Expected a JSON object with {known}; what is wrong with an answer is one of "
+            f"{', '.join(REASONS)}"
+        ) from None
+    if policy.retries < 0:
+        raise SettingsError(f"--faulty {text}: retries must be 0 or more")
+    if both := set(policy.retry) & set(policy.set_aside):
+        raise SettingsError(f"--faulty {text}: {', '.join(sorted(both))} is in retry and in set_aside")
+    return policy
 
 
 def check_names(partitions: tuple[Partition, ...]) -> None:

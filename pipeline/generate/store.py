@@ -27,18 +27,19 @@ class StoreError(Exception):
     """The output folder cannot be used; the text says why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of an answers file. ``output_ids`` as the server gave them, the end id included."""
 
     key: str
     dataset: str
     prompt_hash: str
     output_ids: list[int]
-    finish: str  # "stop" or "length"
+    finish: str  # "stop", "length" or "abort"
     prompt_tokens: int
     completion_tokens: int
     latency_s: float
     sampling: Sampling
+    faults: tuple[str, ...] = ()  # what is wrong with it, though it was kept
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -51,6 +52,7 @@ class Stored(msgspec.Struct, frozen=True):
     completion_tokens: int
     latency_s: float
     sampling: Sampling
+    faults: tuple[str, ...] = ()
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class SetAside(msgspec.Struct, frozen=True):
     reason: str
     permanent: bool
     at: float
+    kind: str = ""  # the reason without what differs from prompt to prompt
 
 
 @dataclass

@@ -24,7 +24,7 @@ from pipeline.progress import Reporter
 from pipeline.protocol import DatasetCount
 from pipeline.tokens import TokenizerError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 TRAIN: Final = "train.jsonl"
 HELDOUT: Final = "heldout.jsonl"
 VOCABULARY: Final = "draft_vocab.json"

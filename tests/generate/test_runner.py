@@ -161,7 +161,7 @@ def test_all_refused_ends_early(fresh_stub: Process, tmp_path: Path) -> None:
     folder = write_prompts(tmp_path / "B1", "B1", rows(400, kind=stub.REFUSED_400))
     code, output = finish(command(fresh_stub.url, tmp_path / "out", folder), tmp_path / "progress")
     assert code == 4
-    assert "prompts refused, more than were answered" in output
+    assert "prompts were set aside, more than 50%; most often, " in output
     assert "longer than the context length" in output
     assert len(httpx.get(f"{fresh_stub.url}/seen", trust_env=False).json()["bodies"]) < 100
 
@@ -291,7 +291,7 @@ def test_a_server_that_dies_under_its_first_requests_is_no_progress(tmp_path: Pa
         process.kill()
     assert "3 prompts to be asked again: B1/" in lines[-1].note
     assert all(key in lines[-1].note for key in keys(folder))
-    assert "(connection: " in lines[-1].note
+    assert "(connection cut: " in lines[-1].note
     assert all(count.read == 0 and count.total == 3 for line in lines for count in line.datasets.values())
 
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from pipeline.merge.rules import loss_mask, refusal, repetitive
+from pipeline.merge.rules import loss_mask, refusal
 from pipeline.merge.vocabulary import VocabularyCount
 
 END = 2
@@ -25,22 +22,6 @@ def test_the_reasons_are_a_rule() -> None:
     assert refusal([7] * 100, "length", {END}, ("truncated", "repetitive")) == "repetitive"
     assert refusal([END], "stop", {END}, ()) == "" and refusal([], "stop", {END}, ()) == "empty"
     assert loss_mask(1, 2, "abort") == [0, 1, 0], "nobody knows what would have come next"
-
-
-def test_loops() -> None:
-    assert repetitive([5] * 64) and not repetitive([5] * 63)
-    assert repetitive([*range(100, 130), *range(30), *[1, 2] * 50])
-    assert not repetitive([*range(1000), *[1, 2] * 50]), "a short tail of a long answer"
-    assert not repetitive([number % 65 for number in range(500)]), "a period longer than is looked for"
-    assert repetitive([number % 64 for number in range(500)])
-
-
-@given(st.lists(st.integers(0, 40), max_size=300))
-def test_a_loop_is_never_seen_in_less_than_64_tokens(ids: list[int]) -> None:
-    if repetitive(ids):
-        assert len(ids) >= 64
-        tail = ids[-max(64, len(ids) // 2) :]
-        assert any(tail[period:-1] == tail[: -period - 1] for period in range(1, 65))
 
 
 def test_a_cut_answer_has_no_loss_on_its_last_position() -> None:
