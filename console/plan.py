@@ -174,6 +174,8 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
     if generate.side_by_side:
         argv.append("--side-by-side")
     argv += ["--pilot", str(generate.pilot), "--seed", str(generate.seed), "--retries", str(generate.retries)]
+    argv += ["--suspect-after", str(generate.suspect_after)]
+    argv += ["--max-set-aside-share", _number(generate.max_set_aside_share), "--faulty", _json(_faulty(config))]
     for token in config.target.stop_ids:
         argv += ["--stop-id", str(token)]
     argv += ["--model-path", model_of(config), "--out", RESPONSES]
@@ -316,6 +318,13 @@ def _partition(name: str, partition: Partition) -> dict[str, Any]:
         "top_p": partition.top_p,
         "top_k": partition.top_k,
     }
+
+
+def _faulty(config: Config) -> dict[str, Any]:
+    faulty, target = config.generate.faulty, config.target
+    found: dict[str, Any] = {"retry": faulty.retry, "set_aside": faulty.set_aside, "retries": faulty.retries}
+    thinks = all(target.template.get(name, True) for name in ("thinking", "enable_thinking"))
+    return found | ({"thinking_end": target.thinking_end_id} if thinks and target.thinking_end_id is not None else {})
 
 
 def _context(config: Config, dataset: Dataset) -> int:

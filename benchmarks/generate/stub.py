@@ -27,7 +27,6 @@ def native_answer() -> tuple[bytes, bytes]:
         "text": "",
         "output_ids": [draw.randrange(1000, 160_000) for _ in range(TOKENS - 1)] + [2],
         "meta_info": {
-            "id": "x",
             "finish_reason": {"type": "stop", "matched": 2},
             "completion_tokens": TOKENS,
             "prompt_tokens": BLANKS,

@@ -33,6 +33,7 @@ def check(config: Config, notes: Notes) -> None:
     _environment(config, notes)
     _datasets(config, notes)
     _generate(config, notes)
+    _faulty(config, notes)
     check_servers(config, notes)
     _needs(config, notes)
     _extract(config, notes)
@@ -57,10 +58,12 @@ def _target(config: Config, notes: Notes) -> None:
             hint="pin target.revision to a commit, or set target.path to a folder you have looked at",
             allowed="a commit of 40 hexadecimal digits",
         )
-    for index, token in enumerate(target.stop_ids):
-        if token >= target.vocab_size:
+    ids: list[tuple[Path, int | None]] = [(("target", "thinking_end_id"), target.thinking_end_id)]
+    ids += [(("target", "stop_ids", index), token) for index, token in enumerate(target.stop_ids)]
+    for at, token in ids:
+        if token is not None and token >= target.vocab_size:
             notes.add(
-                ("target", "stop_ids", index),
+                at,
                 f"token id {token} is not in the vocabulary",
                 allowed=f"0 to {target.vocab_size - 1}",
             )
@@ -203,6 +206,25 @@ def _generate(config: Config, notes: Notes) -> None:
             f"the partitions together run {together} at once, the server {running}",
             hint=f"raise serve.flags.max-running-requests to {together}, or run the partitions in turn",
         )
+
+
+def _faulty(config: Config, notes: Notes) -> None:
+    faulty, target = config.generate.faulty, config.target
+    for index, fault in enumerate(faulty.set_aside):
+        if fault in faulty.retry:
+            notes.add(
+                ("generate", "faulty", "set_aside", index),
+                f"{quote(fault)} is in retry too",
+                hint="name it in one of the two; after its retries an answer is set aside anyway",
+            )
+    thinks = target.thinking_end_id is not None
+    for key, faults in (("retry", faulty.retry), ("set_aside", faulty.set_aside)):
+        if "thinking not ended" in faults and not thinks:
+            notes.add(
+                ("generate", "faulty", key, faults.index("thinking not ended")),
+                '"thinking not ended" is never found without the id that ends it',
+                hint="set target.thinking_end_id",
+            )
 
 
 def _needs(config: Config, notes: Notes) -> None:

@@ -71,6 +71,7 @@ class Target:
     context_length: Count = content()
     template: dict[Key, Any] = content(factory=dict)  # arguments of the chat template
     stop_ids: tuple[Amount, ...] = content(())  # token ids that end an answer
+    thinking_end_id: Amount | None = run(None)  # of the tag that ends its thinking; None: answers do not think
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,18 @@ class Partition:
     top_k: Annotated[int, Range(-1, 10**9)] = content(-1)
 
 
+Fault = Literal["truncated", "aborted", "empty", "repetitive", "thinking not ended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty:
+    """What becomes of an answer with something wrong about it. What is in neither list is kept, and counted."""
+
+    retry: tuple[Fault, ...] = run(("aborted", "empty"))  # another sample; after ``retries`` of them set aside
+    set_aside: tuple[Fault, ...] = run(())
+    retries: Amount = run(2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generate:
     servers: tuple[Filled, ...] = run(("baseline",))  # "baseline", or the URL of a server that runs elsewhere
@@ -211,6 +224,9 @@ class Generate:
     seed: Amount = run(0)  # of the order in which prompts are sent
     side_by_side: bool = run(False)  # all partitions at once instead of in turn
     retries: Amount = run(8)
+    suspect_after: Count = run(3)  # crashes of the server under the same prompt, before it is asked alone
+    max_set_aside_share: Share = run(0.5)  # of the latest prompts; above it the run ends early
+    faulty: Faulty = Faulty()
     partitions: dict[Key, Partition] = content()
     environment: dict[Variable, str] = run(factory=dict)
 

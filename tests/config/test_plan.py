@@ -17,6 +17,7 @@ from console.config.decode import sections
 from console.config.fields import class_of
 from console.config.flags import NAMED
 from console.demo_config import SOURCES, demo_config
+from pipeline.generate.settings import Settings
 from pipeline.protocol import DiskPolicy, JobSpec, Need, Notify, Plan
 from tests.config.sources import TEXT, changed, line_of, real
 
@@ -193,6 +194,21 @@ def test_generate_gets_every_partition_with_its_sampling() -> None:
     assert settings_of(parsed(job(demo(), "generate"))).side_by_side
 
 
+def test_generate_is_told_what_to_do_with_faulty_answers() -> None:
+    from pipeline.generate.__main__ import settings_of
+    from pipeline.generate.judge import Policy
+
+    def settings(text: str) -> Settings:
+        return settings_of(parsed(job(parse(text.encode()), "generate")))
+
+    plain = settings(changed("suspect_after = 3", "suspect_after = 5"))
+    assert (plain.suspect_after, plain.max_set_aside_share) == (5, 0.5)
+    assert plain.policy == Policy(thinking_end=163607) == Policy(("aborted", "empty"), (), 2, 163607)
+    quiet = settings(changed("thinking = true", "thinking = false"))
+    assert quiet.policy.thinking_end is None, "the template has thinking off"
+    assert settings(changed("set_aside = []", 'set_aside = ["repetitive"]')).policy.set_aside == ("repetitive",)
+
+
 def test_servers_elsewhere_need_no_job_here() -> None:
     config = parse(changed('servers = ["baseline"]', 'servers = ["http://gpu-4:30000"]').encode())
     names = [spec.name for spec in made(config).jobs]
@@ -256,6 +272,7 @@ CONTENT: dict[str, tuple[str, str, set[str]]] = {
     "answers left out": ('drop = ["aborted", "empty", "repetitive"]', 'drop = ["aborted", "empty"]', {"merge"}),
     "draft vocabulary": ("draft_vocab_size = 32000", "draft_vocab_size = 16000", {"merge"}),
     "held-out share": ("heldout_share = 0.02", "heldout_share = 0.05", {*PREPS, *AFTER_PREP}),
+    "faulty answers": ("set_aside = []", 'set_aside = ["repetitive"]', set()),
     "order of the prompts": ("seed = 0                              # of", "seed = 1  # of", set()),
     "concurrency": ("concurrency = 150", "concurrency = 100", set()),
     "memory": ('memory = "12 GB"', 'memory = "20 GB"', set()),
