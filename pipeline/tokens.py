@@ -142,6 +142,9 @@ class Tokenizer:
         """Token ids of each text; special tokens written out in a text become their ids, none are added."""
         if not texts:
             return []
+        if self.hf.is_fast:  # past the library's call, which also makes offsets and masks of every text
+            encodings = self.hf.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
         ids: list[list[int]] = self.hf(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
@@ -196,6 +199,9 @@ def load(
         if "trust_remote_code" in str(error):
             advice = "its tokenizer is code of the model's own: allow it with --trust-remote-code"
         raise TokenizerError(f"tokenizer of {model} not loaded: {_line(error)}; {advice}") from error
+    if hf.is_fast:
+        hf.backend_tokenizer.no_truncation()  # a tokenizer's file may ask for both
+        hf.backend_tokenizer.no_padding()
     tokenizer = Tokenizer(hf, model, dict(variables or {}))
     try:
         problems, unknown = _truth(tokenizer, revision, family)

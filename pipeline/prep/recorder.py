@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -33,7 +32,6 @@ class Recorder:
         self._tokenizer = tokenizer
         self._template = Template(tokenizer)
         self._tally = tally
-        self.lengths = array("I")  # tokens of each record
         self.heldout = 0
         self.unmasked_turns = 0
         self.mask_refused = 0  # samples whose loss mask would be wrong
@@ -130,7 +128,6 @@ class Recorder:
     def _keep(self, conversation: Conversation, length: int, parts: dict[str, Any]) -> dict[str, Any]:
         heldout = held_out(conversation.group, self._settings.heldout_share)
         self.heldout += heldout
-        self.lengths.append(length)
         self._tally.keep(length)
         return {
             "dataset": self._settings.dataset,

@@ -94,7 +94,8 @@ def understand(
         count_label(labels, turn.label)
     messages = normalise(turns, kind)
     tools = tools_of(row)
-    check_text(json.dumps(tools, ensure_ascii=False))
+    if tools:
+        check_text(json.dumps(tools, ensure_ascii=False))
     whole = [message.identity() for message in messages]
     content = content_hash([whole, list(tools)] if tools else whole)
     named = row.get(group) if group else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -68,9 +67,8 @@ def damage(files: Sequence[str]) -> str:
     return f'{unread(files).removeprefix("; ")}: bring it anew, or set damaged = "keep" to go on without it'
 
 
-def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
+def sampled(tally: Tally) -> dict[str, Any]:
     """The manifest's counts; the same for the same rows."""
-    ordered = sorted(lengths)
     count = tally.count()
     return {
         "read": count.read,
@@ -82,10 +80,18 @@ def sampled(tally: Tally, lengths: array[int]) -> dict[str, Any]:
         "cut_short": tally.cut_short[:NAMED],
         "examples": {reason: tally.examples.get(reason, []) for reason in count.dropped if reason != NOT_SAMPLED},
         "roles": dict(sorted(tally.labels.items(), key=lambda item: (-item[1], item[0]))[:100]),
-        "length": {
-            f"p{round(share * 100)}": ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES
-        },
+        "length": {f"p{round(share * 100)}": _quantile(tally, share) for share in QUANTILES},
     }
+
+
+def _quantile(tally: Tally, share: float) -> int:
+    """The length that ``share`` of the records do not reach; of all of them, the longest."""
+    wanted = min(tally.kept - 1, int(share * tally.kept))
+    for length, count in sorted(tally.lengths.items()):
+        wanted -= count
+        if wanted < 0:
+            return length
+    return 0
 
 
 def _needed(settings: Settings) -> tuple[Any, ...]:

@@ -53,7 +53,9 @@ def role_of(label: str) -> Role | None:
 
 def printable(text: Any, limit: int = 40) -> str:
     """Text of others for one line of ours: control characters removed, cut to ``limit``."""
-    line = "".join(character if character.isprintable() else " " for character in str(text)[: 4 * limit])
+    line = str(text)[: 4 * limit]
+    if not line.isprintable():
+        line = "".join(character if character.isprintable() else " " for character in line)
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

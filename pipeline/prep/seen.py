@@ -14,7 +14,7 @@ class Seen:
     """A set of 64-bit hashes, written as 16 hex digits."""
 
     def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * FIRST))  # 0: free
+        self._slots = array("Q", [0]) * FIRST  # 0: free
         self._used = 0
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Seen:
 
     def _double(self) -> None:
         old = self._slots
-        self._slots = array("Q", bytes(16 * len(old)))
+        self._slots = array("Q", [0]) * (2 * len(old))
         for number in old:
             if number:
                 self._slots[self._place(number)] = number

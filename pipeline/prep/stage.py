@@ -115,7 +115,7 @@ class Prep:
                 "heldout": recorder.heldout,
                 "unmasked_turns": recorder.unmasked_turns,
                 "cut_at_a_turn": recorder.cut,
-                **sampled(self._tally, recorder.lengths),
+                **sampled(self._tally),
             },
         )
         self._reporter.update(
@@ -225,11 +225,11 @@ class Prep:
     def _judge(self, shape: Detected, recorder: Recorder) -> None:
         """Raises UnusableError where there is nothing, too little, a file that is damaged, or masks that are wrong."""
         tally = self._tally
-        if recorder.mask_refused > len(recorder.lengths) > 0:
+        if recorder.mask_refused > tally.kept > 0:
             reason, count = tally.top_reason()
             raise UnusableError(
                 f"the loss mask is wrong for {recorder.mask_refused:,} of "
-                f"{recorder.mask_refused + len(recorder.lengths):,} samples, more than half: {reason} took {count:,}"
+                f"{recorder.mask_refused + tally.kept:,} samples, more than half: {reason} took {count:,}"
             )
         if not tally.kept:
             raise UnusableError(failure(self._settings, tally, shape).splitlines()[0])

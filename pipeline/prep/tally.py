@@ -28,6 +28,7 @@ class Tally:
     def __init__(self) -> None:
         self.kept = 0
         self.tokens = 0
+        self.lengths: Counter[int] = Counter()  # tokens of a record, and how many records have so many
         self._skipped = 0
         self.dropped: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
@@ -58,6 +59,7 @@ class Tally:
         """Count a row that became a record of so many tokens."""
         self.kept += 1
         self.tokens += tokens
+        self.lengths[tokens] += 1
 
     def drop(self, reason: str, position: int | None = None, row: Any = None) -> None:
         """Count a row that did not."""
