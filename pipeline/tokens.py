@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ PROBES: Final = (
     "  two  spaces\n\n\nthree lines",
 )
 """Text that must survive encode, decode, encode."""
+
+_ASIDE: Final = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
 _MARK: Final = re.compile(r"<\|[^\s|<>'\"]{1,40}\|>")
 
@@ -147,6 +150,13 @@ class Tokenizer:
             return [encoding.ids for encoding in encodings]
         ids: list[list[int]] = self.hf(list(texts), add_special_tokens=False)["input_ids"]
         return ids
+
+    def begin(self, texts: Sequence[str]) -> Callable[[], list[list[int]]]:
+        """Begin to encode; the result waits for the ids. A Rust tokenizer works beside the interpreter meanwhile."""
+        if not self.hf.is_fast:
+            ids = self.encode(texts)
+            return lambda: ids
+        return _ASIDE.submit(self.encode, texts).result
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included, spaces as they are."""

@@ -147,7 +147,7 @@ def _records(
     for number, conversation in enumerate(conversations):
         if number >= SAMPLES and time.monotonic() - began > 2 * SECONDS:
             return
-        for record in recorder.records([conversation]):
+        for record in recorder.records(recorder.begin([conversation])):
             ids = record["prompt_ids"] if settings.kind == "prompts" else record["input_ids"]
             mask = record.get("loss_mask", [0] * len(ids))
             runs = [list(run) for _, run in itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])]

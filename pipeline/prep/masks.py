@@ -44,17 +44,15 @@ def rendered(
     return find(template.prepared(messages, tools), tools, template)
 
 
-def tokenize(batch: Sequence[Rendered], tokenizer: Tokenizer) -> list[Sample | RowError]:
-    """Ids and masks of rendered samples, in one call of the tokenizer; a RowError in the place of an unusable one."""
-    pieces = [_pieces(sample) for sample in batch]
-    ids = iter(tokenizer.encode([text for sample in pieces for text, _ in sample]))
-    return [
-        _join(sample, [(next(ids), loss) for _, loss in parts], tokenizer)
-        for sample, parts in zip(batch, pieces, strict=True)
-    ]
+def tokenized(sample: Rendered, tokenizer: Tokenizer) -> Sample | RowError:
+    """Ids and mask of one rendered sample; a RowError where it is unusable."""
+    parts = pieces(sample)
+    ids = tokenizer.encode([text for text, _ in parts])
+    return join(sample, [(one, loss) for one, (_, loss) in zip(ids, parts, strict=True)], tokenizer)
 
 
-def _join(sample: Rendered, parts: Sequence[tuple[list[int], int]], tokenizer: Tokenizer) -> Sample | RowError:
+def join(sample: Rendered, parts: Sequence[tuple[list[int], int]], tokenizer: Tokenizer) -> Sample | RowError:
+    """A sample of its pieces' ids with their loss; a RowError where it is unusable."""
     input_ids = [token for ids, _ in parts for token in ids]
     loss_mask = [loss for ids, loss in parts for _ in ids]
     if not any(loss_mask):
@@ -68,12 +66,12 @@ def _join(sample: Rendered, parts: Sequence[tuple[list[int], int]], tokenizer: T
     return Sample(input_ids, loss_mask, sample.unmasked_turns)
 
 
-def _pieces(sample: Rendered) -> list[tuple[str, int]]:
+def pieces(sample: Rendered) -> list[tuple[str, int]]:
     """The text in pieces with their loss, none of them empty."""
-    pieces = []
+    found = []
     at = 0
     for start, end in sample.spans:
-        pieces += [(sample.text[at:start], 0), (sample.text[start:end], 1)]
+        found += [(sample.text[at:start], 0), (sample.text[start:end], 1)]
         at = end
-    pieces.append((sample.text[at:], 0))
-    return [(text, loss) for text, loss in pieces if text]
+    found.append((sample.text[at:], 0))
+    return [(text, loss) for text, loss in found if text]

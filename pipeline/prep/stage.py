@@ -12,7 +12,7 @@ from typing import Any, Final
 from pipeline import outputs, tokens
 from pipeline.files import content_hash
 from pipeline.prep.detect import Detected, UnknownShapeError, look
-from pipeline.prep.recorder import BATCH_ROWS, Recorder, batch_of
+from pipeline.prep.recorder import BATCH_ROWS, Begun, Recorder, batch_of
 from pipeline.prep.records import Conversation, conversation_of
 from pipeline.prep.report import damage, failure, sampled, success, unread
 from pipeline.prep.sample import Draw
@@ -213,12 +213,18 @@ class Prep:
     ) -> Iterator[dict[str, Any]]:
         """Tokenize in batches, until there are as many records as the settings ask for."""
         take = self._settings.take
-        while take is None or self._tally.kept < take:
-            batch = batch_of(conversations, BATCH_ROWS if take is None else min(BATCH_ROWS, take - self._tally.kept))
-            if not batch:
-                return
-            yield from recorder.records(batch)
-            self._progress("tokenizing", source)
+        begun: Begun | None = None
+        while True:
+            coming = len(begun.rendered) if begun is not None else 0
+            wanted = BATCH_ROWS if take is None else min(BATCH_ROWS, take - self._tally.kept - coming)
+            batch = batch_of(conversations, wanted)
+            following = recorder.begin(batch) if batch else None
+            if begun is not None:
+                yield from recorder.records(begun)
+                self._progress("tokenizing", source)
+            elif following is None:
+                break
+            begun = following
         for _ in conversations:
             self._tally.drop(NOT_SAMPLED)
 

@@ -36,7 +36,7 @@ def masked(
 ) -> tuple[Sample, list[str]]:
     """The sample, and the texts of the parts that carry loss."""
     tokenizer = template.tokenizer
-    (sample,) = masks.tokenize([masks.rendered(messages, template, turns, tools)], tokenizer)
+    sample = masks.tokenized(masks.rendered(messages, template, turns, tools), tokenizer)
     assert isinstance(sample, Sample), sample
     assert len(sample.input_ids) == len(sample.loss_mask)
     groups = itertools.groupby(zip(sample.input_ids, sample.loss_mask, strict=True), key=lambda pair: pair[1])
@@ -118,7 +118,8 @@ def test_a_template_that_refuses_or_hides_is_a_reason(tmp_path: Path) -> None:
 def test_a_mask_that_is_all_1_or_all_0_is_refused(target: Path) -> None:
     tokenizer = tokens.load(str(target))
     every, none = Rendered("some text", ((0, 9),)), Rendered("some text", ())
-    for refused, word in zip(masks.tokenize([every, none], tokenizer), ("all 1", "all 0"), strict=True):
+    for given, word in ((every, "all 1"), (none, "all 0")):
+        refused = masks.tokenized(given, tokenizer)
         assert isinstance(refused, RowError)
         assert word in str(refused)
 
