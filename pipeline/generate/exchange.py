@@ -11,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 import httpx
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
 from pipeline.generate.outcome import CUT, GARBLED, HUGE, UNREACHED, RefusedError, TroubleError
@@ -76,7 +77,7 @@ def _trouble(error: BaseException) -> TroubleError:
     name = type(cause).__name__
     if isinstance(cause, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
         return TroubleError(f"{UNREACHED}: {name}", kind=UNREACHED, gone=True)
-    if isinstance(cause, aiohttp.ClientResponseError | ValueError):  # of the head: not HTTP
+    if isinstance(cause, HttpProcessingError | aiohttp.ClientResponseError | ValueError):  # what came is not HTTP
         return TroubleError(f"{GARBLED}: {name}", kind=GARBLED, gone=True)
     return TroubleError(f"{CUT}: {name}", kind=CUT, gone=True)
 

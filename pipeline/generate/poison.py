@@ -51,7 +51,7 @@ class Turns:
         self._alone = asyncio.Lock()
 
     def suspect(self, key: str) -> None:
-        """From now on this prompt goes alone and before all others."""
+        """From its next turn on this prompt goes alone and before all others. To be called within a turn of its own."""
         self.suspects[key] = None
         self._none.clear()
 

@@ -110,62 +110,6 @@ def test_partitions_side_by_side(fresh_stub: Process, tmp_path: Path) -> None:
     assert set(answers(tmp_path / "out")) == keys(*folders)
 
 
-def test_every_misbehaviour_costs_an_attempt_and_nothing_else(fresh_stub: Process, tmp_path: Path) -> None:
-    odd = [(f"odd{kind}-{number}", [kind, number]) for kind in stub.ODD for number in range(3)]
-    folder = write_prompts(tmp_path / "B1", "B1", [*rows(80), *odd])
-    out, progress = tmp_path / "out", tmp_path / "progress"
-    code, output = finish(command(fresh_stub.url, out, folder, more=("--timeout-floor", "1")), progress)
-    assert code == 0, output
-    found = answers(out)
-    assert set(found) == keys(folder)
-    assert set_aside(out) == []
-    for row, ids in odd:
-        (answer,) = [one for key, one in found.items() if key.startswith(f"B1/{row}/")]
-        assert answer["output_ids"] == stub.answer_to(ids)
-    lines, _ = reported(progress)
-    assert lines[-1].figures["retries"] >= len(odd)
-
-
-def test_refused_prompts_are_set_aside_with_the_reason(fresh_stub: Process, tmp_path: Path) -> None:
-    bad = [(f"bad{number}", [stub.REFUSED_400, number]) for number in range(4)]
-    folder = write_prompts(tmp_path / "B1", "B1", [*rows(40), *bad])
-    out, progress = tmp_path / "out", tmp_path / "progress"
-    code, output = finish(command(fresh_stub.url, out, folder), progress)
-    assert code == 0, output
-    assert len(answers(out)) == 40
-    aside = set_aside(out)
-    assert {one["key"].split("/")[1] for one in aside} == {row for row, _ in bad}
-    assert all(one["permanent"] for one in aside)
-    reason = "HTTP 400: The input is longer than the context length"
-    _, result = reported(progress)
-    assert result is not None
-    assert result.datasets["B1"].dropped == {reason: 4}
-    assert reason in result.message
-    # They are not asked again.
-    assert finish(command(fresh_stub.url, out, folder), tmp_path / "again")[0] == 0
-    assert len(set_aside(out)) == 4
-
-
-def test_an_answer_without_the_id_that_ended_it_is_not_taken(fresh_stub: Process, tmp_path: Path) -> None:
-    """Trained on such answers, a draft would never propose an end."""
-    folder = write_prompts(tmp_path / "B1", "B1", [*rows(10), ("cut", [stub.NO_END_ID, 1])])
-    out = tmp_path / "out"
-    code, output = finish(command(fresh_stub.url, out, folder), tmp_path / "progress")
-    assert code == 0, output
-    assert len(answers(out)) == 10
-    (aside,) = set_aside(out)
-    assert aside["reason"] == "the server ended the answer with id 2 and left it out of output_ids"
-
-
-def test_all_refused_ends_early(fresh_stub: Process, tmp_path: Path) -> None:
-    folder = write_prompts(tmp_path / "B1", "B1", rows(400, kind=stub.REFUSED_400))
-    code, output = finish(command(fresh_stub.url, tmp_path / "out", folder), tmp_path / "progress")
-    assert code == 4
-    assert "prompts were set aside, more than 50%; most often, " in output
-    assert "longer than the context length" in output
-    assert len(httpx.get(f"{fresh_stub.url}/seen", trust_env=False).json()["bodies"]) < 100
-
-
 def test_retries_that_run_out_are_named_and_tried_again(fresh_stub: Process, tmp_path: Path) -> None:
     folder = write_prompts(tmp_path / "B1", "B1", [*rows(10), ("never", [stub.ALWAYS_500, 1])])
     out = tmp_path / "out"
