@@ -132,7 +132,9 @@ def _dataset_table(datasets: Iterable[DatasetRow]) -> list[str]:
 
 
 def _reasons(row: DatasetRow) -> str:
-    return ", ".join(f"{reason} {fmt.count(rows)}" for reason, rows in row.reasons[:3])
+    dropped = ", ".join(f"{reason} {fmt.count(rows)}" for reason, rows in row.reasons[:3])
+    answers = ", ".join(f"{reason} {fmt.count(rows)}" for reason, rows in row.of_answers[:3])
+    return " · ".join(part for part in (dropped, answers and f"answers: {answers}") if part)
 
 
 def _aligned(rows: list[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:

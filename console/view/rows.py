@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -34,6 +35,7 @@ class DatasetRow:
     eta: Eta | None = None
     answered: int | None = None
     to_answer: int | None = None
+    of_answers: tuple[tuple[str, int], ...] = ()  # prompts set aside and faulty answers, by what is wrong, most first
     reported: bool = False
     before: bool = False  # the counts are of the attempt before
 
@@ -148,9 +150,15 @@ def _dataset(name: str, row: JobRow, counted: DatasetCount, answers: DatasetCoun
         eta=row.eta if alone else None,
         answered=answers.kept if answers else None,
         to_answer=answers.total if answers else None,
+        of_answers=_wrong(answers) if answers else (),
         reported=True,
         before=row.before,
     )
+
+
+def _wrong(answers: DatasetCount) -> tuple[tuple[str, int], ...]:
+    counts = Counter(answers.dropped) + Counter(answers.faulty)
+    return tuple((clean(reason, WHY_LIMIT), rows) for reason, rows in counts.most_common())
 
 
 def server_rows(jobs: Sequence[JobRow]) -> tuple[ServerRow, ...]:

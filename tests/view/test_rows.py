@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from console import report
 from console.view import Snapshot, fold
 from console.view.jobs import JobRow, job_rows
 from console.view.rows import DatasetRow
@@ -94,6 +95,21 @@ def test_what_dedup_drops_is_counted_with_what_prep_dropped() -> None:
     assert found.reasons == (("duplicate", 1_300), ("near duplicate", 600), ("too long", 100))
     after["prep:B2"] = replace(prep, result=replace(prep.result, datasets={"B2": DatasetCount(17_000, 17_000)}))
     assert row(after).kept == 17_000, "prep has made other records since"
+
+
+def test_what_is_wrong_with_a_datasets_answers_is_counted_beside_it() -> None:
+    generate, sample = scenario.done("generate", 900)
+    prep, _ = scenario.done("prep:B2", 1_000)
+    assert generate.result is not None
+    refused = "HTTP 400: too long\x1b[2J"
+    counts = {"B2": DatasetCount(1_000, 980, {refused: 20}, total=1_000, faulty={"truncated": 31, "repetitive": 2})}
+    statuses = {"prep:B2": prep, "generate": replace(generate, result=replace(generate.result, datasets=counts))}
+    snapshot = fold(scenario.started(0.0), scenario.state_of(statuses, {"generate": sample}), 0.0)
+    row = next(row for row in snapshot.datasets if row.name == "B2")
+    assert [count for _, count in row.of_answers] == [31, 20, 2]
+    assert [reason for reason, _ in row.of_answers][::2] == ["truncated", "repetitive"]
+    assert "\x1b" not in row.of_answers[1][0]
+    assert "answers: truncated 31, HTTP 400: too long" in report.status_text(snapshot, 0.0)
 
 
 def test_a_dataset_that_has_not_reported_is_listed() -> None:

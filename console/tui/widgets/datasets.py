@@ -52,6 +52,9 @@ def _row(row: DatasetRow, name: int, width: int, *, answers: bool) -> Content:
         share = fmt.percent((row.answered or 0) / row.to_answer) if row.to_answer else fmt.NOTHING
         answered = f"{share:>8}  "
     why = row.reasons[0][0] if row.reasons and width >= WIDE else ""
+    if row.of_answers and width >= WIDE:
+        fault, count = row.of_answers[0]
+        why = " · ".join(part for part in (why, f"answers: {fault} {fmt.short_count(count)}") if part)
     if row.before:
         why = "before the restart"
     elif row.state is JobState.RUNNING and width >= WIDE:
