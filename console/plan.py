@@ -173,6 +173,10 @@ def _generate(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
         argv += ["--partition", _json(_partition(name, generate.partitions[name]))]
     if generate.side_by_side:
         argv.append("--side-by-side")
+    if generate.overlap:
+        argv.append("--overlap")
+    if generate.adaptive:
+        argv += ["--adaptive", str(generate.adaptive)]
     argv += ["--pilot", str(generate.pilot), "--seed", str(generate.seed), "--retries", str(generate.retries)]
     argv += ["--suspect-after", str(generate.suspect_after)]
     argv += ["--max-set-aside-share", _number(generate.max_set_aside_share), "--faulty", _json(_faulty(config))]

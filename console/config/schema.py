@@ -198,7 +198,7 @@ class Serve:
 class Partition:
     """Prompts that are answered alike. ``top_k`` −1: off."""
 
-    concurrency: Count = run()
+    concurrency: Count = run()  # on each server
     max_new_tokens: Count = content()
     temperature: Annotated[float, Range(0, 10)] = content()
     top_p: Annotated[float, Range(0, 1, above=True)] = content(1.0)
@@ -223,6 +223,8 @@ class Generate:
     pilot: Amount = run(100)  # random prompts of every dataset that go first
     seed: Amount = run(0)  # of the order in which prompts are sent
     side_by_side: bool = run(False)  # all partitions at once instead of in turn
+    overlap: bool = run(False)  # the next partition starts while the last answers of one are awaited
+    adaptive: Amount = run(0)  # least slots of a server whose slots follow its load; 0: they do not
     retries: Amount = run(8)
     suspect_after: Count = run(3)  # crashes of the server under the same prompt, before it is asked alone
     max_set_aside_share: Share = run(0.5)  # of the latest prompts; above it the run ends early

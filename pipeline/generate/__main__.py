@@ -16,11 +16,12 @@ from pipeline.answers import TRUNCATED
 from pipeline.duplicates import DuplicatesError
 from pipeline.files import content_hash, file_hash, write_atomically
 from pipeline.generate.board import Board
+from pipeline.generate.fleet import Fleet
 from pipeline.generate.judge import REASONS
+from pipeline.generate.outcome import RunError
 from pipeline.generate.prompts import Prompts, index_prompts
 from pipeline.generate.runner import Runner, plan_legs
 from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition, parse_policy
-from pipeline.generate.settle import RunError
 from pipeline.generate.store import FORMAT, MANIFEST, Loaded, Store, StoreError, exclusive
 from pipeline.generate.writer import Writer
 from pipeline.progress import Reporter
@@ -35,7 +36,12 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all answered or refused for good, 1 some without an answer (start again), 2 usage, "
         "3 no prompts, no answers, or a dedup of other prompts, 4 cannot go on, 143 stopped.",
     )
-    parser.add_argument("--server", required=True, action="append", help="http://HOST:PORT of the model server")
+    parser.add_argument(
+        "--server",
+        required=True,
+        action="append",
+        help="http://HOST:PORT of a model server; may be given several times",
+    )
     parser.add_argument("--prompts", required=True, action="append", type=Path, help="folder that prep wrote")
     parser.add_argument(
         "--partition",
@@ -48,6 +54,16 @@ def build_parser() -> argparse.ArgumentParser:
         "--dedup", type=Path, metavar="DIR", help="folder that dedup wrote; what it dropped is not asked"
     )
     parser.add_argument("--side-by-side", action="store_true", help="run the partitions at once instead of in turn")
+    parser.add_argument(
+        "--overlap", action="store_true", help="start the next partition while the last answers of one are awaited"
+    )
+    parser.add_argument(
+        "--adaptive",
+        type=int,
+        default=0,
+        metavar="LEAST",
+        help="slots of a server follow its load, between so many and the partitions' concurrency; 0: they do not",
+    )
     parser.add_argument("--pilot", type=int, default=100, help="prompts of every dataset sent first, for the estimate")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which prompts are sent")
     parser.add_argument("--retries", type=int, default=8, help="attempts after the first, for one prompt")
@@ -72,11 +88,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """Raises SettingsError."""
-    if len(arguments.server) > 1:
-        raise SettingsError("--server is given more than once: one server is supported")
-    server = arguments.server[0]
-    if not server.startswith(("http://", "https://")):
-        raise SettingsError(f"--server {server}: expected http://HOST:PORT")
+    servers = [server.rstrip("/") for server in arguments.server]
+    for server in servers:
+        if not server.startswith(("http://", "https://")):
+            raise SettingsError(f"--server {server}: expected http://HOST:PORT")
+        if servers.count(server) > 1:
+            raise SettingsError(f"--server {server} is given twice")
+    if arguments.adaptive < 0:
+        raise SettingsError(f"--adaptive {arguments.adaptive}: expected 1 or more, or 0 for off")
     for name, value in (("--pilot", arguments.pilot), ("--retries", arguments.retries)):
         if value < 0:
             raise SettingsError(f"{name} {value}: expected 0 or more")
@@ -87,7 +106,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     partitions = tuple(parse_partition(text) for text in arguments.partition)
     check_names(partitions)
     return Settings(
-        server=server,
+        servers=tuple(servers),
         prompts=tuple(arguments.prompts),
         partitions=partitions,
         dedup=arguments.dedup,
@@ -98,6 +117,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         stop_ids=tuple(arguments.stop_id),
         model_path=arguments.model_path,
         side_by_side=arguments.side_by_side,
+        overlap=arguments.overlap,
+        adaptive=arguments.adaptive,
         timeout_floor_s=arguments.timeout_floor,
         policy=parse_policy(arguments.faulty),
         suspect_after=arguments.suspect_after,
@@ -151,8 +172,9 @@ async def run(settings: Settings, reporter: Reporter) -> int:
         (settings.out / MANIFEST).unlink(missing_ok=True)  # it speaks of files that are about to grow
     from pipeline.generate.engine import SGLang  # a second of imports, after the first lines of progress
 
-    engine = SGLang(settings.server, connections=sum(one.concurrency for one in settings.partitions))
-    runner = Runner(settings, engine, Writer(store), board, reporter)
+    connections = sum(one.concurrency for one in settings.partitions)
+    fleet = Fleet(settings, {url: SGLang(url, connections=connections) for url in settings.servers})
+    runner = Runner(settings, fleet, Writer(store), board, reporter)
     try:
         stopped = False
         if missing:
@@ -160,7 +182,7 @@ async def run(settings: Settings, reporter: Reporter) -> int:
                 stopping, runner.run(plan_legs(settings, missing, answered), remarks(prompts, loaded))
             )
     finally:
-        await engine.close()
+        await fleet.close()
     if stopped:
         print(
             f"generate: stopped with {board.answered:,} of {board.total:,} answered; start again to go on", flush=True

@@ -61,6 +61,7 @@ class Board:
         self.parts: dict[tuple[str, str], PartBoard] = {}
         self.flights: dict[str, Flight] = {}
         self.troubles: Counter[str] = Counter()  # attempts that were followed by another, by kind
+        self.servers = 1  # that are there; each has a partition's concurrency of slots
         self.live: Load | None = None
         self._live_at = 0.0
         self._live_speeds: deque[tuple[float, float]] = deque()  # (when, tokens per second of one stream)
@@ -130,7 +131,7 @@ class Board:
         """The server's word on its speed, every few seconds; the mean counts while the slots are full."""
         now = time.monotonic()
         self.live, self._live_at = load, now
-        slots = sum(one.concurrency for one in self.settings.partitions if self.part_flying(one.name))
+        slots = sum(self._slots(one.name) for one in self.settings.partitions if self.part_flying(one.name))
         if load is not None and load.running and len(self.flights) >= FULL * slots > 0:
             self._live_speeds.append((now, load.tok_s / load.running))
         while self._live_speeds and now - self._live_speeds[0][0] > SPEED_S:
@@ -184,7 +185,8 @@ class Board:
         running: dict[tuple[str, str], list[float]] = {}
         spread = self._spread()
         speeds = [
-            Speed(one.name, one.concurrency, self.stream_speed(one.name), spread) for one in self.settings.partitions
+            Speed(one.name, self._slots(one.name), self.stream_speed(one.name), spread)
+            for one in self.settings.partitions
         ]
         by_name = {one.partition: one.stream_tok_s or 0.0 for one in speeds}
         for flight in self.flights.values():
@@ -241,8 +243,19 @@ class Board:
         flights = sorted(self.flights.values(), key=lambda flight: flight.started)
         return [(flight.prompt.key, now - flight.started) for flight in flights[:count]]
 
+    def tail(self, partition: str, why: str) -> str:
+        """The last answers that others wait for, where they leave most slots empty; "" where they do not."""
+        flights = [one for one in self.flights.values() if partition in ("", one.prompt.partition)]
+        names = {one.prompt.partition for one in flights}
+        if not flights or 2 * len(flights) > max(self._slots(name) for name in names):
+            return ""
+        longest_s = time.monotonic() - min(one.started for one in flights)
+        longest = f"{longest_s / 60:.0f} min" if longest_s >= 60 else f"{longest_s:.0f} s"
+        datasets = ", ".join(sorted({one.prompt.dataset for one in flights}))
+        return f"tail: {len(flights)} answers of {datasets} {why}, longest {longest}"
+
     def _slots(self, partition: str) -> int:
-        return next(one.concurrency for one in self.settings.partitions if one.name == partition)
+        return self.servers * next(one.concurrency for one in self.settings.partitions if one.name == partition)
 
     def _count(self, prompt: Prompt, finish: str, tokens: int, faults: Iterable[str]) -> None:
         dataset = self.dataset(prompt.dataset)

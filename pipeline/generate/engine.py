@@ -28,6 +28,10 @@ SAMPLE: Final = re.compile(
     r"^sglang[:_](num_running_reqs|gen_throughput|realtime_tokens_total)(\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE
 )
 
+PRESSURE: Final = re.compile(
+    r"^sglang[:_](num_queue_reqs|token_usage|num_retracted_reqs)(?:\{[^\n]*\})?[ \t]+(\S+)", re.MULTILINE
+)
+
 
 class _FinishReason(msgspec.Struct):
     type: str
@@ -114,6 +118,18 @@ class SGLang:
                 return str(found["model_path"])
         return None
 
+    async def room(self) -> int | None:
+        """The most requests it runs at once; None where it does not say."""
+        for path in ("/server_info", "/get_server_info"):
+            try:
+                reply = await self._client.get(f"{self.url}{path}", timeout=HEALTH_TIMEOUT_S)
+                found: Any = reply.json() if reply.status_code == 200 else None
+            except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError):
+                continue
+            if isinstance(found, dict):
+                return max_running(found)
+        return None
+
     async def load(self) -> Load | None:
         """How many requests run, and the speed of the last half minute; None where /metrics does not say."""
         try:
@@ -123,12 +139,13 @@ class SGLang:
         if reply.status_code != 200:
             return None
         running, gauge, decoded = figures_of(reply.text)
+        pressure = pressure_of(reply.text)
         if not running or not gauge or (self._counts and decoded < self._counts[-1][1]):
             self._counts.clear()  # it idles, or another process counts anew
         if not running or not gauge:
             return None
         self._counts.append((time.monotonic(), decoded))
-        return Load(running, growth(self._counts, SPEED_S) or gauge)
+        return Load(running, growth(self._counts, SPEED_S) or gauge, *pressure)
 
 
 def figures_of(text: str) -> tuple[int, float, float]:
@@ -144,6 +161,33 @@ def figures_of(text: str) -> tuple[int, float, float]:
             found[name] = max(found[name], float(value))
     running = found["num_running_reqs"]
     return int(running) if math.isfinite(running) else 0, found["gen_throughput"], found["realtime_tokens_total"]
+
+
+def max_running(info: dict[str, Any]) -> int | None:
+    """Of /server_info: what the schedulers found to fit, else the flag, which is null unless it was given."""
+    states = info.get("internal_states")
+    fits = [
+        most
+        for state in (states if isinstance(states, list) else ())
+        if isinstance(state, dict) and isinstance(most := state.get("effective_max_running_requests_per_dp"), int)
+    ]
+    found = sum(fits) or info.get("max_running_requests")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def pressure_of(text: str) -> tuple[int, float | None, int | None]:
+    """Requests that wait, KV use and retracted requests; None where it is not said. Ranks: the worst of them."""
+    found: dict[str, float] = {}
+    for name, value in PRESSURE.findall(text):
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(value)):
+                found[name] = max(found.get(name, 0.0), number)
+    retracted = found.get("num_retracted_reqs")
+    return (
+        int(found.get("num_queue_reqs", 0.0)),
+        found.get("token_usage"),
+        None if retracted is None else int(retracted),
+    )
 
 
 def growth(counts: deque[tuple[float, float]], window_s: float) -> float:

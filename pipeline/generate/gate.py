@@ -11,10 +11,21 @@ POLL_S: Final = 1.0
 
 
 class Gate:
-    """Starts closed; ``run`` opens it when the server answers its health check."""
+    """Starts closed; ``run`` opens it when the server answers its health check and ``welcome`` says that it is the
+    right one. ``opened`` is called each time.
+    """
 
-    def __init__(self, healthy: Callable[[], Awaitable[bool]], *, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        healthy: Callable[[], Awaitable[bool]],
+        *,
+        welcome: Callable[[], Awaitable[bool]],
+        opened: Callable[[], None],
+        poll_s: float = POLL_S,
+    ) -> None:
         self._healthy = healthy
+        self._welcome = welcome
+        self._opened = opened
         self._poll_s = poll_s
         self._open = asyncio.Event()
         self._closed = asyncio.Event()
@@ -25,17 +36,15 @@ class Gate:
         self.losses = 0  # times the server was there and went away
 
     async def run(self) -> None:
-        """Poll while closed; ends when cancelled."""
+        """Poll while closed; ends when cancelled, or by what ``welcome`` raises."""
         while True:
             await self._closed.wait()
-            while not await self._healthy():  # noqa: ASYNC110 - the event is on another machine
+            while not (await self._healthy() and await self._welcome()):  # noqa: ASYNC110 - the event is elsewhere
                 await asyncio.sleep(self._poll_s)
             self._closed.clear()
             self.closed_at = None
             self._open.set()
-
-    async def wait(self) -> None:
-        await self._open.wait()
+            self._opened()
 
     async def suspect(self) -> bool:
         """After a failed request: True, and the gate is closed, where the server is indeed gone.

@@ -20,6 +20,10 @@ IN_HAND: Final = frozenset({CUT, LATE})
 """With these the server may have been at work on the prompt."""
 
 
+class RunError(Exception):
+    """The run cannot go on; the text says why and what to do."""
+
+
 class RefusedError(Exception):
     """The server will never answer this prompt: 4xx, or an answer to something else than was asked.
 
@@ -65,3 +69,6 @@ class Load:
 
     running: int
     tok_s: float
+    queued: int = 0
+    kv_use: float | None = None  # 0 to 1
+    retracted: int | None = None  # requests thrown out of the KV cache, as the server counts them

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pipeline.generate.board import Board
-from pipeline.generate.gate import Gate
+from pipeline.generate.fleet import Fleet
+from pipeline.generate.outcome import RunError
 from pipeline.generate.prompts import Prompt, order
 from pipeline.generate.settings import Settings
-from pipeline.generate.settle import RunError, Settler
+from pipeline.generate.settle import Settler
 from pipeline.generate.writer import Writer
 from pipeline.progress import Reporter
-
-if TYPE_CHECKING:
-    from pipeline.generate.engine import SGLang
 
 TICK_S: Final = 0.5
 LOAD_EVERY_S: Final = 5.0
@@ -52,14 +49,14 @@ def plan_legs(settings: Settings, missing: Iterable[Prompt], answered: Counter[s
 class Runner:
     """One run over what is missing."""
 
-    def __init__(self, settings: Settings, engine: SGLang, writer: Writer, board: Board, reporter: Reporter) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, writer: Writer, board: Board, reporter: Reporter) -> None:
         self._settings = settings
-        self._engine = engine
+        self._fleet = fleet
         self._writer = writer
         self._board = board
         self._reporter = reporter
-        self._gate = Gate(engine.healthy)
-        self._settler = Settler(settings, engine, self._gate, writer, board)
+        self._settler = Settler(settings, fleet, writer, board)
+        self._awaited: dict[str, str] = {}  # partitions with nothing left to send, and what waits for their end
         self._phase = "waiting for the server"
         self._notes: list[str] = []
 
@@ -72,7 +69,8 @@ class Runner:
         """Raises RunError; a cancelled run leaves everything written that was answered."""
         self._notes = notes
         writing = asyncio.create_task(self._writer.run())
-        helpers = [asyncio.create_task(job) for job in (self._gate.run(), self._tick(), self._watch_load())]
+        gates = [server.gate.run() for server in self._fleet.servers]
+        helpers = [asyncio.create_task(job) for job in (*gates, self._tick(), self._watch_load())]
         work = asyncio.create_task(self._all(legs))
         try:
             # The others end only by an error, which must not leave the workers waiting for ever.
@@ -91,8 +89,7 @@ class Runner:
             self.report(force=True)
 
     async def _all(self, legs: list[Leg]) -> None:
-        await self._gate.wait()
-        await self._check_model()
+        await self._fleet.arrived.wait()
         chains = [legs]
         if self._settings.side_by_side:
             names = dict.fromkeys(leg.partition for leg in legs)
@@ -109,65 +106,69 @@ class Runner:
             total=float(board.total),
             unit="answers",
             datasets=board.counts(),
-            figures=board.figures(),
+            figures=board.figures() | self._fleet.figures(),
             note=self._note(),
             eta=board.eta(),
             force=force,
         )
 
-    async def _check_model(self) -> None:
-        planned = self._settings.model_path
-        found = await self._engine.model_path() if planned is not None else None
-        if planned is not None and found != planned:
-            raise RunError(f"{self._settings.server} serves {found or 'an unknown model'}, --model-path is {planned}")
-
     async def _chain(self, legs: list[Leg]) -> None:
-        for leg in legs:
-            self._phase = leg.phase
-            partition = self._settings.partition(leg.partition)
-            assert partition is not None
-            queue = deque(leg.prompts)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(partition.concurrency, len(queue))):
-                    group.create_task(self._work(queue))
+        """One leg after the other; with overlap the next one begins when nothing is left to send of the one before."""
+        async with asyncio.TaskGroup() as group:
+            for place, leg in enumerate(legs):
+                self._phase = leg.phase
+                queue, sent = deque(leg.prompts), asyncio.Event()
+                partition = self._settings.partition(leg.partition)
+                assert partition is not None
+                slots = partition.concurrency * len(self._settings.servers)
+                workers = [group.create_task(self._work(queue, sent)) for _ in range(min(slots, len(queue)))]
+                await sent.wait()
+                if not self._settings.overlap and place + 1 < len(legs):
+                    self._awaited[leg.partition] = f"before {legs[place + 1].partition} goes on"
+                    await asyncio.wait(workers)
+                    del self._awaited[leg.partition]
 
-    async def _work(self, queue: deque[Prompt]) -> None:
+    async def _work(self, queue: deque[Prompt], sent: asyncio.Event) -> None:
         while queue:
             prompt = queue.popleft()
+            if not queue:
+                sent.set()
             await self._settler.settle(prompt)
 
     async def _tick(self) -> None:
         while True:
             self._board.expire()
+            self._board.servers = max(1, len(self._fleet.there))
+            self._fleet.wake()
             self.report()
             await asyncio.sleep(TICK_S)
 
     async def _watch_load(self) -> None:
         while True:
             await asyncio.sleep(LOAD_EVERY_S)
-            self._board.loaded(await self._engine.load())
+            self._board.loaded(await self._fleet.look())
 
     def _note(self) -> str:
-        board, gate = self._board, self._gate
+        board, fleet = self._board, self._fleet
         notes = [self._writer.trouble] if self._writer.trouble else []
-        if gate.closed_at is not None:
-            for_s = time.monotonic() - gate.closed_at
-            what = "gone" if gate.losses else "not there yet"
-            notes.append(f"server {what} for {for_s:.0f} s, waits for it")
+        notes += fleet.notes()
         waiting = sum(part.waiting for part in board.parts.values())
-        failing, turns = self._settler.failing, self._settler.turns
-        if failing and (gate.losses or waiting <= len(failing)):
+        failing, suspects, alone = self._settler.failing, fleet.suspects, fleet.asked_alone
+        if failing and (fleet.losses or waiting <= len(failing)):
             # A server that goes down under the same prompts again and again is told by their names.
             named = ", ".join(f"{key} ({reason})" for key, reason in list(failing.items())[:NAMED])
             more = ", …" if len(failing) > NAMED else ""
             notes.append(f"{len(failing)} prompts to be asked again: {named}{more}")
-        if turns.suspects:
-            now = f", now {turns.asked_alone}" if turns.asked_alone else ""
-            notes.append(f"{len(turns.suspects)} prompts under which the server went down are asked one by one{now}")
+        if suspects:
+            now = f", now {', '.join(alone)}" if alone else ""
+            notes.append(f"{len(suspects)} prompts under which the server went down are asked one by one{now}")
+        notes += [words for partition, why in self._awaited.items() if (words := board.tail(partition, why))]
+        if not waiting and (words := board.tail("", "hold the run")):
+            notes.append(words)
         if not waiting and 0 < len(board.flights) <= 5:
             notes.append("waits for " + ", ".join(f"{key} ({age:.0f} s)" for key, age in board.oldest(5)))
-        if gate.losses:
-            notes.append(f"server lost {gate.losses} times")
+        if fleet.losses:
+            notes.append(f"server lost {fleet.losses} times")
         if board.troubles:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in board.troubles.most_common(NAMED))
             notes.append(f"retried {board.troubles.total():,} times: {kinds}")

@@ -15,7 +15,7 @@ class SettingsError(ValueError):
 
 
 class Partition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Prompts that run together: how many at once, and how they are sampled."""
+    """Prompts that run together: how many at once on each server, and how they are sampled."""
 
     name: str
     concurrency: int
@@ -39,7 +39,7 @@ class Sampling(msgspec.Struct, frozen=True):
 class Settings:
     """A whole run. Of these only the sampling, the stop ids and the model change what is written."""
 
-    server: str
+    servers: tuple[str, ...]
     prompts: tuple[Path, ...]
     partitions: tuple[Partition, ...]
     out: Path
@@ -50,6 +50,8 @@ class Settings:
     stop_ids: tuple[int, ...] = ()
     model_path: str | None = None
     side_by_side: bool = False
+    overlap: bool = False  # the next prompts start while the last of the ones before are still answered
+    adaptive: int = 0  # least slots of a server whose slots follow its load; 0: they do not
     timeout_floor_s: float = 120.0
     policy: Policy = field(default_factory=Policy)
     suspect_after: int = 3  # crashes of the server under the same prompt

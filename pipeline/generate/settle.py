@@ -7,32 +7,25 @@ import random
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from pipeline.answers import ABORTED, faults
 from pipeline.generate.board import Board
-from pipeline.generate.gate import Gate
+from pipeline.generate.fleet import Fleet, Server
 from pipeline.generate.judge import blame, decide
-from pipeline.generate.outcome import IN_HAND, LATE, Generated, RefusedError, TroubleError
-from pipeline.generate.poison import Crashes, Turns
+from pipeline.generate.outcome import IN_HAND, LATE, Generated, RefusedError, RunError, TroubleError
+from pipeline.generate.poison import Crashes
 from pipeline.generate.prompts import Prompt, read_ids
 from pipeline.generate.settings import Settings
 from pipeline.generate.store import ERRORS, Answer, SetAside
 from pipeline.generate.writer import Line, Writer
 
-if TYPE_CHECKING:
-    from pipeline.generate.engine import SGLang
-
 BACKOFF_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 LATELY: Final = 200  # settled prompts that the share of those set aside is taken of
 REFUSED_LEAST: Final = 20  # prompts set aside before their share says anything
-
-
-class RunError(Exception):
-    """The run cannot go on; the text says why and what to do."""
 
 
 def backoff(failures: int, draw: random.Random) -> float:
@@ -56,16 +49,14 @@ class _Tries:
 class Settler:
     """``failing`` are prompts whose newest attempt failed, and how; ``unanswered`` those whose retries ran out."""
 
-    def __init__(self, settings: Settings, engine: SGLang, gate: Gate, writer: Writer, board: Board) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, writer: Writer, board: Board) -> None:
         self._settings = settings
-        self._engine = engine
-        self._gate = gate
+        self._fleet = fleet
         self._writer = writer
         self._board = board
         self._draw = random.Random()  # noqa: S311 - jitter
         self._crashes = Crashes(settings.suspect_after)
         self._lately: deque[str] = deque(maxlen=LATELY)  # of settled prompts: why set aside, "" for an answer
-        self.turns = Turns()
         self.failing: dict[str, str] = {}
         self.unanswered: list[str] = []
 
@@ -81,33 +72,33 @@ class Settler:
         finally:
             self.failing.pop(prompt.key, None)
             self._crashes.forget(prompt.key)
-            self.turns.clear(prompt.key)
+            self._fleet.clear(prompt.key)
 
     async def _turn(self, prompt: Prompt, ids: list[int], tries: _Tries) -> float | None:
         """One attempt, when it may be made. Seconds until the next one; None where the prompt is settled."""
-        await self._gate.wait()
-        async with self.turns.take(prompt.key) as alone:
-            if self._gate.closed_at is not None:
+        suspect = self._crashes.suspicious(prompt.key)
+        async with self._fleet.seat(prompt, suspect=suspect) as server, server.turns.take(prompt.key) as alone:
+            if not server.there:
                 return 0.0  # it closed while others had their turn
             try:
-                await self._attempt(prompt, ids, tries)
+                await self._attempt(server, prompt, ids, tries)
             except RefusedError as error:
                 await self._set_aside(prompt, str(error), error.kind, permanent=True)
             except TroubleError as error:
                 self.failing[prompt.key] = str(error)
-                if error.gone and await self._gate.suspect():
+                if error.gone and await server.gate.suspect():
                     # The server's failure, not this prompt's, unless it goes down under it again and again.
-                    return await self._crashed(prompt, alone) if error.kind in IN_HAND else 0.0
+                    return await self._crashed(server, prompt, alone) if error.kind in IN_HAND else 0.0
                 return await self._failed(prompt, error, tries)
             return None
 
-    async def _attempt(self, prompt: Prompt, ids: list[int], tries: _Tries) -> None:
+    async def _attempt(self, server: Server, prompt: Prompt, ids: list[int], tries: _Tries) -> None:
         latency_s = 0.0
         try:
             # Without a limit of its own: the board ends it, as the limit follows the speed while the request runs.
             async with asyncio.timeout(None) as scope:
                 self._board.depart(prompt, scope)
-                generated = await self._engine.generate(ids, prompt.sampling, prompt.key)
+                generated = await server.engine.generate(ids, prompt.sampling, prompt.key)
         except TimeoutError:
             raise TroubleError(LATE, gone=True) from None
         finally:
@@ -122,6 +113,7 @@ class Settler:
             kind = f"answer {found[0]}"
             await self._set_aside(prompt, blame(found, tries.samples + 1, policy), kind, permanent=True)
             return
+        server.answered(generated.completion_tokens)
         self._board.finished(prompt, generated.completion_tokens, latency_s)
         await self._keep(prompt, generated, latency_s, found)
 
@@ -142,7 +134,7 @@ class Settler:
         self._board.retried(error.kind)
         return max(backoff(spent, self._draw), error.wait_s * self._draw.uniform(1.0, 1.2))
 
-    async def _crashed(self, prompt: Prompt, alone: bool) -> float | None:
+    async def _crashed(self, server: Server, prompt: Prompt, alone: bool) -> float | None:
         """The server went down with this prompt in hand. None, and it is set aside, where it had nothing else."""
         crashes = self._crashes.under(prompt.key)
         if alone:
@@ -150,7 +142,7 @@ class Settler:
             await self._set_aside(prompt, reason, "the server went down while it was answering this", permanent=True)
             return None
         if self._crashes.suspicious(prompt.key):
-            self.turns.suspect(prompt.key)
+            server.turns.suspect(prompt.key)
         return 0.0
 
     async def _keep(self, prompt: Prompt, generated: Generated, latency_s: float, found: tuple[str, ...]) -> None:

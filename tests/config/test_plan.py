@@ -189,7 +189,7 @@ def test_generate_gets_every_partition_with_its_sampling() -> None:
     settings = settings_of(parsed(spec))
     assert [str(folder) for folder in settings.prompts] == [f"data/prompts/B{number}" for number in range(1, 9)]
     assert settings.stop_ids == (163586, 163585)
-    assert (settings.server, settings.model_path) == ("http://127.0.0.1:30000", "/models/Kimi-K2.5")
+    assert (settings.servers, settings.model_path) == (("http://127.0.0.1:30000",), "/models/Kimi-K2.5")
     assert not settings.side_by_side
     assert settings_of(parsed(job(demo(), "generate"))).side_by_side
 

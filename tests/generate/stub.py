@@ -122,6 +122,8 @@ class Stub:
             return self.reply(writer, 200, {})
         if path == "/model_info":
             return self.reply(writer, 200, {"model_path": self.arguments.model_path})
+        if path == "/server_info" and self.arguments.max_running:
+            return self.reply(writer, 200, {"max_running_requests": self.arguments.max_running})
         if path == "/seen":
             return self.reply(writer, 200, {"bodies": self.seen, "most": self.most})
         if path == "/generate":
@@ -264,6 +266,7 @@ async def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--latency", type=float, default=0.005)
     parser.add_argument("--model-path", default="stub")
+    parser.add_argument("--max-running", type=int, help="what it says of itself; it does not hold to it")
     stub = Stub(parser.parse_args())
     server = await asyncio.start_server(stub.connection, "127.0.0.1", stub.arguments.port, limit=1 << 24)
     async with server:

@@ -102,7 +102,7 @@ def test_time_limit_leaves_room_for_the_whole_budget(budget: int, speed: float |
 async def test_the_speed_is_a_mean_and_the_interval_shows_its_spread(tmp_path: Path) -> None:
     """A server on a shared machine is fast in one moment and slow in the next; the estimate must not jump with it."""
     partition = Partition("short", 10, 64)
-    settings = Settings("http://x", (), (partition,), tmp_path)
+    settings = Settings(("http://x",), (), (partition,), tmp_path)
     sampling = settings.sampling(partition, None)
     prompts = {f"B1/{at}/x": Prompt(f"B1/{at}/x", "B1", "short", sampling, "", tmp_path, 0) for at in range(200)}
 

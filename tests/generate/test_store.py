@@ -31,7 +31,7 @@ from tests.generate.run import SHORT, answers, command, finish, keys, reported, 
 
 
 def settings_for(folder: Path, *prompts: Path) -> Settings:
-    return Settings("http://x", prompts, (parse_partition(SHORT),), folder / "out")
+    return Settings(("http://x",), prompts, (parse_partition(SHORT),), folder / "out")
 
 
 def line_for(settings: Settings, key: str, ids: list[int]) -> bytes:
