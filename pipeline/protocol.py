@@ -250,7 +250,8 @@ class Eta:
 class Progress:
     """One line of a job's progress file. ``done`` of ``total`` in ``unit``; ``figures`` are the stage's own numbers.
 
-    Figures of generate: tok_s, req_s, mean_tokens, in_flight, errors, retries. Figures of prep: rows_s.
+    Figures of generate: tok_s, req_s, mean_tokens, in_flight, errors, retries, and "retries: KIND" of each kind.
+    Figures of prep: rows_s.
     """
 
     at: float
