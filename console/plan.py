@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from console.config import schema
 from console.config.content import content_hash, content_of
 from console.config.fields import FlagValue
 from console.config.flags import baseline_flags, served_context
-from console.config.graph import BASELINE, DEDUP_JOB, SERVER_NAMES, needs_of, uses_baseline
+from console.config.graph import BASELINE, DEDUP_JOB, ROUTER, SERVER_NAMES, needs_of, uses_baseline, uses_router
 from console.config.schema import Config, Dataset, Partition
 from console.config.stages import StagePolicy
 from console.describe import describe
@@ -53,6 +53,8 @@ def build(config: Config, release: str) -> Plan:
     jobs.append(_dedup(config, needs, hashes))
     if uses_baseline(config):
         jobs.append(_baseline(config, needs, hashes))
+    if uses_router(config):
+        jobs.append(_router(config, needs, hashes))
     jobs += [_generate(config, needs, hashes), _merge(config, needs, hashes)]
     return Plan(
         config.run.name,
@@ -86,7 +88,9 @@ def server_url(config: Config, server: str) -> str:
         return server
     # A server that listens on every address is reached on the loopback one.
     host = "127.0.0.1" if config.serve.host in ("0.0.0.0", "::") else config.serve.host  # noqa: S104 - compared, not bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.serve.baseline.port}"
+    router = config.serve.router
+    port = router.port if router is not None and server == "router" else config.serve.baseline.port
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def flag_words(flags: dict[str, FlagValue]) -> list[str]:
@@ -148,6 +152,20 @@ def _baseline(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[s
     stage = config.resources.serve
     resources = Resources(stage.memory, stage.gpus)
     return _job(config, "serve", BASELINE, argv, needs, hashes, resources, serve.environment, readiness)
+
+
+def _router(config: Config, needs: dict[str, tuple[Need, ...]], hashes: dict[str, Hashes]) -> JobSpec:
+    router = config.serve.router
+    assert router is not None
+    argv: list[str] = []
+    for worker in router.workers:
+        argv += ["--worker", server_url(config, worker)]
+    argv += ["--host", config.serve.host, "--port", str(router.port), "--metrics-port", str(router.metrics_port)]
+    argv += ["--start", str(int(config.serve.readiness.start)), "--python", router.python or config.host.python]
+    readiness = Readiness(server_url(config, "router"), model_of(config), checks=_checks(config.serve.readiness))
+    resources = Resources(router.memory, 0)
+    job = _job(config, "serve", ROUTER, argv, needs, hashes, resources, config.serve.environment, readiness)
+    return replace(job, argv=(config.host.python, "-m", "pipeline.serve.router", *argv))
 
 
 def served_flags(config: Config) -> dict[str, FlagValue]:
@@ -265,6 +283,7 @@ def _hashes(config: Config) -> dict[str, Hashes]:
             "budget": budget,
         }
         hashes[f"prep:{name}"] = Hashes(content_hash(of_prep))
+    hashes[ROUTER] = Hashes(content_hash({"format": FORMAT}))
     hashes[BASELINE] = Hashes(content_hash({"format": FORMAT, "target": tokenizing}))
     # In the config's order: of two rows alike the first stays.
     preps = [[name, hashes[f"prep:{name}"].content] for name in config.datasets]

@@ -168,9 +168,10 @@ def _generate(config: Config, notes: Notes) -> None:
                 hint=nearest(server, SERVER_NAMES),
                 allowed='"baseline", or a URL such as "http://gpu-4:30000"',
             )
+    _router(config, notes)
     context = served_context(config)
     # Servers elsewhere are not described here; only the planned one's limit is known.
-    planned = any(server in SERVER_NAMES for server in servers)
+    planned = "baseline" in servers
     running = whole(baseline_flags(config), "max-running-requests") if planned else None
     together = 0
     for name, partition in config.generate.partitions.items():
@@ -197,6 +198,26 @@ def _generate(config: Config, notes: Notes) -> None:
             f"the partitions together run {together} at once, the server {running}",
             hint=f"raise serve.flags.max-running-requests to {together}, or run the partitions in turn",
         )
+
+
+def _router(config: Config, notes: Notes) -> None:
+    servers, router = config.generate.servers, config.serve.router
+    if "router" in servers and router is None:
+        hint = 'add [serve.router] with workers = ["baseline", "http://gpu-4:30000"]'
+        notes.add(("generate", "servers", servers.index("router")), "there is no [serve.router]", hint=hint)
+    if router is None:
+        return
+    at: Path = ("serve", "router", "workers")
+    if not router.workers:
+        notes.add(at, "no server is named", allowed='"baseline", and URLs of servers elsewhere')
+    for index, worker in enumerate(router.workers):
+        if router.workers.index(worker) != index:
+            notes.add((*at, index), f"{quote(worker)} is named twice", hint="name it once")
+        elif worker != "baseline" and not URL.fullmatch(worker):
+            allowed = '"baseline", or a URL such as "http://gpu-4:30000"'
+            notes.add((*at, index), f"no server is called {quote(worker)}", allowed=allowed)
+        elif "router" in servers and worker in servers:
+            notes.add((*at, index), f"{quote(worker)} is in generate.servers too", hint="name it in one place")
 
 
 def _faulty(config: Config, notes: Notes) -> None:

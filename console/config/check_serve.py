@@ -116,6 +116,12 @@ def _ports(config: Config, notes: Notes) -> None:
     ports: list[tuple[Path, int | None]] = [(("serve", "baseline", "port"), config.serve.baseline.port)]
     if config.serve.draft is not None:
         ports.append((("serve", "draft", "port"), config.serve.draft.port))
+    if config.serve.router is not None:
+        router = config.serve.router
+        ports += [
+            (("serve", "router", "port"), router.port),
+            (("serve", "router", "metrics_port"), router.metrics_port),
+        ]
     for path, table in _tables(config):
         ports += [((*path, name), whole(table, name)) for name in ("nccl-port", "prometheus-port") if name in table]
     for index, server in enumerate(config.generate.servers):

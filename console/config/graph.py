@@ -11,19 +11,26 @@ from pipeline.protocol import Need
 
 BASELINE: Final = "serve:baseline"
 DEDUP_JOB: Final = "dedup"
-SERVER_NAMES: Final = ("baseline",)
+ROUTER: Final = "serve:router"
+SERVER_NAMES: Final = ("baseline", "router")
 """Servers that ``generate.servers`` may name."""
 
 
 def job_names(config: Config) -> tuple[str, ...]:
     """The plan's jobs in the order in which work flows."""
-    server = (BASELINE,) if uses_baseline(config) else ()
+    server = (*((BASELINE,) if uses_baseline(config) else ()), *((ROUTER,) if uses_router(config) else ()))
     return (*(f"prep:{name}" for name in config.datasets), DEDUP_JOB, *server, "generate", "merge")
 
 
 def uses_baseline(config: Config) -> bool:
     """False where every server that answers runs elsewhere."""
-    return any(name in SERVER_NAMES for name in config.generate.servers)
+    workers = config.serve.router.workers if config.serve.router is not None and uses_router(config) else ()
+    return "baseline" in (*config.generate.servers, *workers)
+
+
+def uses_router(config: Config) -> bool:
+    """Whether a router stands before the servers."""
+    return config.serve.router is not None and "router" in config.generate.servers
 
 
 def needs_of(config: Config) -> dict[str, tuple[Need, ...]]:
@@ -38,6 +45,10 @@ def needs_of(config: Config) -> dict[str, tuple[Need, ...]]:
     if uses_baseline(config):
         needs[BASELINE] = _done(_matches(config.serve.baseline.needs, names, BASELINE))
         ready = (Need(BASELINE, "ready"),)
+    if uses_router(config):
+        # It is there when one of its servers is, so it waits for none of them.
+        needs[ROUTER] = ()
+        ready = (Need(ROUTER, "ready"),)
     needs["generate"] = (Need(DEDUP_JOB), *ready)
     needs["merge"] = (Need(DEDUP_JOB), Need("generate"))
     return needs

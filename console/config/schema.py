@@ -160,6 +160,17 @@ class DraftServer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Router:
+    """SGLang's router over several servers; ``generate.servers = ["router"]`` sends to it."""
+
+    workers: tuple[Filled, ...] = run()  # "baseline", and URLs of servers that run elsewhere
+    port: Port = run(30002)
+    metrics_port: Port = run(30003)
+    python: Word = run("")  # with sglang-router installed; "": the host's
+    memory: Size = run(4 * 10**9)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Readiness:
     """How a server is looked at until it answers, and how many looks in a row make one that did not ready."""
 
@@ -192,6 +203,7 @@ class Serve:
     environment: dict[Variable, str] = run(factory=dict)
     baseline: Baseline = Baseline()
     draft: DraftServer | None = None
+    router: Router | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

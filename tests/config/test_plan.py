@@ -406,3 +406,39 @@ def test_a_small_demo_is_sound_too() -> None:
 def test_text_of_the_real_config_is_commented() -> None:
     lines = TEXT.splitlines()
     assert sum("#" in line for line in lines) > 80
+
+
+def test_a_second_server_takes_a_line_and_keeps_all_answers() -> None:
+    one = parse(changed('servers = ["baseline"]', 'servers = ["baseline"]').encode())
+    two = parse(changed('servers = ["baseline"]', 'servers = ["baseline", "http://gpu-4:30000"]').encode())
+    assert parsed(job(two, "generate")).server == ["http://127.0.0.1:30000", "http://gpu-4:30000"]
+    for name in ("generate", "merge", "serve:baseline"):
+        assert job(one, name).content_hash == job(two, name).content_hash
+        assert job(one, name).inputs_hash == job(two, name).inputs_hash
+
+
+def test_the_router_is_a_job_between_generate_and_the_servers() -> None:
+    from pipeline.serve.router import build_parser, options_of, refusals
+
+    router = '[serve.router]\nworkers = ["baseline", "http://gpu-4:30000"]\n\n[generate]\n'
+    text = changed('servers = ["baseline"]', 'servers = ["router"]').replace("[generate]\n", router)
+    config = parse(text.encode())
+    spec = job(config, "serve:router")
+    assert spec.argv[1:3] == ("-m", "pipeline.serve.router")
+    options = options_of(build_parser().parse_args(spec.argv[3:]))
+    assert refusals(options) == []
+    assert options.workers == ("http://127.0.0.1:30000", "http://gpu-4:30000")
+    assert spec.service and spec.readiness is not None
+    assert spec.readiness.url == "http://127.0.0.1:30002"
+    generate = job(config, "generate")
+    assert parsed(generate).server == ["http://127.0.0.1:30002"]
+    assert [(need.job, need.condition) for need in generate.needs if need.condition == "ready"] == [
+        ("serve:router", "ready")
+    ]
+    assert "serve:baseline" in [one.name for one in made(config).jobs]
+
+
+def test_overlap_and_adaptive_reach_generate() -> None:
+    text = changed("overlap = false", "overlap = true").replace("adaptive = 0", "adaptive = 32")
+    arguments = parsed(job(parse(text.encode()), "generate"))
+    assert (arguments.overlap, arguments.adaptive) == (True, 32)

@@ -120,7 +120,7 @@ class Stub:
     async def route(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> bool:
         if path == "/health":
             return self.reply(writer, 200, {})
-        if path == "/model_info":
+        if path in ("/model_info", "/get_model_info"):
             return self.reply(writer, 200, {"model_path": self.arguments.model_path})
         if path == "/server_info" and self.arguments.max_running:
             return self.reply(writer, 200, {"max_running_requests": self.arguments.max_running})
