@@ -85,6 +85,8 @@ class Inference:
     eta: Eta | None = None
     why: str = ""
     before: bool = False  # the figures are of the attempt before
+    slots: float | None = None  # where they follow the servers' load
+    servers: tuple[tuple[str, float, float, float], ...] = ()  # name, tokens a second, in flight, losses
     history: History = field(default_factory=lambda: History("", "", (), ()))
 
 
@@ -175,6 +177,20 @@ def server_rows(jobs: Sequence[JobRow]) -> tuple[ServerRow, ...]:
     )
 
 
+def _by_server(figures: Mapping[str, float]) -> tuple[tuple[str, float, float, float], ...]:
+    """Where there are several servers, each one's share of the work."""
+    names = [key.removeprefix("tok_s: ") for key in figures if key.startswith("tok_s: ")]
+    return tuple(
+        (
+            clean(name, 60),
+            figures[f"tok_s: {name}"],
+            figures.get(f"in_flight: {name}", 0.0),
+            figures.get(f"losses: {name}", 0.0),
+        )
+        for name in names
+    )
+
+
 def inference(jobs: Sequence[JobRow], history: Mapping[tuple[str, str], History]) -> Inference | None:
     """The generate job that runs, else the one that ran last; None where the plan has none."""
     rows = [row for row in jobs if row.stage == "generate"]
@@ -193,6 +209,8 @@ def inference(jobs: Sequence[JobRow], history: Mapping[tuple[str, str], History]
         in_flight=now.get("in_flight"),
         errors=figures.get("errors"),
         retries=figures.get("retries"),
+        slots=now.get("slots"),
+        servers=_by_server(now),
         done=row.done,
         total=row.total,
         share=row.share,

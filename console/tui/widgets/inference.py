@@ -23,6 +23,7 @@ def figures(figure: Inference) -> list[Piece]:
     pieces += _known(figure.req_s, f"{fmt.number(figure.req_s)} req/s")
     pieces += _known(figure.mean_tokens, f"mean {fmt.number(figure.mean_tokens)} tok")
     pieces += _known(figure.in_flight, f"{fmt.count(figure.in_flight)} in flight")
+    pieces += _known(figure.slots, f"{fmt.count(figure.slots)} slots")
     if figure.errors:
         pieces.append((f"{fmt.count(figure.errors)} errors", "$bad"))
     elif figure.errors is not None:
@@ -72,6 +73,10 @@ class InferencePane(Pane):
         before: list[Piece] = [("before the restart", "$warn")] if figure.before else []
         parts = [[*speed, *figures(figure)]] if not before else [speed, [*before, *figures(figure)]]
         rows = [row for part in parts for row in flow(part, room.width)]
+        for name, tok_s, in_flight, losses in figure.servers:
+            lost: list[Piece] = [(f"lost {fmt.count(losses)} times", "$warn")] if losses else []
+            words: list[Piece] = [f"{fmt.number(tok_s)} tok/s", f"{fmt.count(in_flight)} in flight", *lost]
+            rows += flow([(name, "$label"), *words], room.width)
         done = f" {fmt.count(figure.done)} of {fmt.count(figure.total)}  {fmt.percent(figure.share)}"
         tone = "$faint" if figure.before else f"${TONES[figure.state]}"
         rows.append(line((fmt.bar(figure.share, max(4, room.width - len(done))), tone), done))
