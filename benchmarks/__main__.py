@@ -18,6 +18,7 @@ MODULES: Final = {
     "prep": "benchmarks.prep.run",
     "reading": "benchmarks.prep.reading",
     "generate": "benchmarks.generate.run",
+    "eta": "benchmarks.eta.run",
     "gpu": "benchmarks.gpu",
     "sglang": "benchmarks.sglang.run",
 }

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,8 +55,11 @@ class Flight:
 
 
 class Board:
-    def __init__(self, settings: Settings, prompts: Mapping[str, Prompt]) -> None:
+    def __init__(
+        self, settings: Settings, prompts: Mapping[str, Prompt], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.settings = settings
+        self._clock = clock  # seconds
         self.datasets: dict[str, DatasetBoard] = {}
         self.parts: dict[tuple[str, str], PartBoard] = {}
         self.flights: dict[str, Flight] = {}
@@ -93,7 +96,7 @@ class Board:
 
     def depart(self, prompt: Prompt, scope: asyncio.Timeout) -> None:
         """A request goes out."""
-        now = time.monotonic()
+        now = self._clock()
         self._began = self._began or now
         self.flights[prompt.key] = Flight(prompt, now, scope)
         self.part(prompt).waiting -= 1
@@ -101,7 +104,7 @@ class Board:
     def land(self, prompt: Prompt) -> float:
         """The request is over, whatever came of it; its age in seconds. The prompt waits until it is settled."""
         self.part(prompt).waiting += 1
-        return time.monotonic() - self.flights.pop(prompt.key).started
+        return self._clock() - self.flights.pop(prompt.key).started
 
     def finished(self, prompt: Prompt, tokens: int, latency_s: float) -> None:
         """An answer came; it counts as answered when it is written."""
@@ -111,7 +114,7 @@ class Board:
         # In a tail with few streams each is faster than when all slots are full.
         if len(self.flights) + 1 >= slots / 2 or not samples:
             samples.append((tokens, latency_s))
-        self._recent.append((time.monotonic(), tokens))
+        self._recent.append((self._clock(), tokens))
         self._tokens_here += tokens
 
     def written(self, prompt: Prompt, finish: str, tokens: int, faults: Iterable[str] = ()) -> None:
@@ -129,7 +132,7 @@ class Board:
 
     def loaded(self, load: Load | None) -> None:
         """The server's word on its speed, every few seconds; the mean counts while the slots are full."""
-        now = time.monotonic()
+        now = self._clock()
         self.live, self._live_at = load, now
         slots = sum(self._slots(one.name) for one in self.settings.partitions if self.part_flying(one.name))
         if load is not None and load.running and len(self.flights) >= FULL * slots > 0:
@@ -172,7 +175,7 @@ class Board:
 
     def expire(self) -> None:
         """End the requests that take longer than their budget can explain at today's speed."""
-        now = time.monotonic()
+        now = self._clock()
         speeds = {one.name: self.stream_speed(one.name) for one in self.settings.partitions}
         for flight in self.flights.values():
             speed = speeds[flight.prompt.partition]
@@ -181,7 +184,7 @@ class Board:
                 flight.scope.reschedule(asyncio.get_running_loop().time())
 
     def eta(self) -> Eta | None:
-        now = time.monotonic()
+        now = self._clock()
         running: dict[tuple[str, str], list[float]] = {}
         spread = self._spread()
         speeds = [
@@ -218,7 +221,7 @@ class Board:
         }
 
     def figures(self) -> dict[str, float]:
-        now = time.monotonic()
+        now = self._clock()
         while self._recent and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
         elapsed = now - self._began if self._began is not None else 0.0
@@ -239,7 +242,7 @@ class Board:
 
     def oldest(self, count: int) -> list[tuple[str, float]]:
         """The keys that have been in flight longest, with their age in seconds."""
-        now = time.monotonic()
+        now = self._clock()
         flights = sorted(self.flights.values(), key=lambda flight: flight.started)
         return [(flight.prompt.key, now - flight.started) for flight in flights[:count]]
 
