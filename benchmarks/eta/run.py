@@ -111,7 +111,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 def replay(world: World, prompts: Mapping[str, Prompt], seed: int) -> tuple[float, dict[str, list[Guess | None]]]:
     """One run by generate and one dataset by dataset; the hours of the first, and the guesses at every share."""
-    settings = Settings("", (), PARTITIONS, Path(), seed=seed)
+    settings = Settings((), (), PARTITIONS, Path(), seed=seed)
     legs = plan_legs(settings, prompts.values(), Counter())
     lengths = draw_lengths(world, legs, seed, settings.pilot)
     ours = Watch(len(prompts), settings, prompts)

@@ -74,7 +74,7 @@ class Watcher(Protocol):
 
 def make_prompts(scale: int = 1) -> dict[str, Prompt]:
     """All prompts by key, in the order of the datasets; with a scale only every so many."""
-    settings = Settings("", (), PARTITIONS, Path())
+    settings = Settings((), (), PARTITIONS, Path())
     found = {}
     for dataset, (rows, _) in DATASETS.items():
         partition = PARTITIONS[dataset in LONG]
