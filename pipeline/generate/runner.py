@@ -168,7 +168,7 @@ class Runner:
         if not waiting and 0 < len(board.flights) <= 5:
             notes.append("waits for " + ", ".join(f"{key} ({age:.0f} s)" for key, age in board.oldest(5)))
         if fleet.losses:
-            notes.append(f"server lost {fleet.losses} times")
+            notes.append(f"server lost {fleet.losses}×")
         if board.troubles:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in board.troubles.most_common(NAMED))
             notes.append(f"retried {board.troubles.total():,} times: {kinds}")

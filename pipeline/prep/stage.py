@@ -159,6 +159,8 @@ class Prep:
             self._check_whole(manifest.get("cut_short", ()))
             self._check_floor(manifest["usable"], manifest["judged"], top_of(manifest["dropped"]))
         except UnusableError as error:
+            # Or the stages after a prep that is waived would take the records for good ones.
+            outputs.move_aside(self._settings.out, manifest["content"])
             self._reporter.finish(0, str(error), datasets=datasets)
             return 3
         self._reporter.finish(

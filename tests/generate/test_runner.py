@@ -213,7 +213,7 @@ def test_a_server_that_goes_away_pauses_the_run(tmp_path: Path) -> None:
     assert set(answers(out)) == keys(folder)
     assert set_aside(out) == []
     lines, _ = reported(progress)
-    assert any("server lost 2 times" in line.note for line in lines)
+    assert any("server lost 2×" in line.note for line in lines)
     assert any("prompts to be asked again: B1/" in line.note for line in lines), "it says which"
 
 
@@ -230,7 +230,7 @@ def test_a_server_that_dies_under_its_first_requests_is_no_progress(tmp_path: Pa
                     "all are asked",
                     timeout_s=60,
                 )
-            wait_until(lambda: f"server lost {losses} times" in reported(progress)[0][-1].note, "it is seen", 60)  # noqa: B023
+            wait_until(lambda: f"server lost {losses}×" in reported(progress)[0][-1].note, "it is seen", 60)  # noqa: B023
         lines, _ = reported(progress)
         process.kill()
     assert "3 prompts to be asked again: B1/" in lines[-1].note

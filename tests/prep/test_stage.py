@@ -250,6 +250,7 @@ def test_a_share_under_the_floor_fails_with_the_top_reason(
     assert run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.25).code == 0
     again = run_prep(monkeypatch, tmp_path, source, target, min_kept_share=0.5)
     assert (again.code, again.result.records) == (3, 0), "what is done already is not above a higher floor"
+    assert again.manifest is None, "nobody takes it for a good one"
     assert again.result.message == outcome.result.message
 
 

@@ -74,7 +74,7 @@ class InferencePane(Pane):
         parts = [[*speed, *figures(figure)]] if not before else [speed, [*before, *figures(figure)]]
         rows = [row for part in parts for row in flow(part, room.width)]
         for name, tok_s, in_flight, losses in figure.servers:
-            lost: list[Piece] = [(f"lost {fmt.count(losses)} times", "$warn")] if losses else []
+            lost: list[Piece] = [(f"lost {fmt.count(losses)}×", "$warn")] if losses else []
             words: list[Piece] = [f"{fmt.number(tok_s)} tok/s", f"{fmt.count(in_flight)} in flight", *lost]
             rows += flow([(name, "$label"), *words], room.width)
         done = f" {fmt.count(figure.done)} of {fmt.count(figure.total)}  {fmt.percent(figure.share)}"
