@@ -238,7 +238,7 @@ class DatasetCount:
 
 @dataclass(frozen=True)
 class Eta:
-    """Seconds left, a 5 to 95 % interval, and what the figure rests on."""
+    """Seconds left, an interval (10 to 90 % of generate, else 5 to 95 %), and what the figure rests on."""
 
     seconds: float
     low: float

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final, Protocol
@@ -72,8 +73,9 @@ class Watcher(Protocol):
     def tick(self, now: float, running: int, tok_s: float) -> None: ...
 
 
-def make_prompts(scale: int = 1) -> dict[str, Prompt]:
-    """All prompts by key, in the order of the datasets; with a scale only every so many."""
+@cache
+def make_prompts(scale: int) -> dict[str, Prompt]:
+    """All prompts by key, in the order of the datasets; only one of ``scale``."""
     settings = Settings((), (), PARTITIONS, Path())
     found = {}
     for dataset, (rows, _) in DATASETS.items():

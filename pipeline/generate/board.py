@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipeline.generate.eta import Lengths, Remaining, Speed, estimate, time_limit
+from pipeline.generate.moves import Moves, piloted, point
 from pipeline.generate.outcome import Load
 from pipeline.generate.prompts import Prompt
 from pipeline.generate.settings import Settings
@@ -65,6 +66,8 @@ class Board:
         self.flights: dict[str, Flight] = {}
         self.troubles: Counter[str] = Counter()  # attempts that were followed by another, by kind
         self.servers = 1  # that are there; each has a partition's concurrency of slots
+        self.moves = Moves()
+        self._told = self._resumed = False
         self.live: Load | None = None
         self._live_at = 0.0
         self._live_speeds: deque[tuple[float, float]] = deque()  # (when, tokens per second of one stream)
@@ -90,6 +93,7 @@ class Board:
         self, prompt: Prompt, finish: str, tokens: int, latency_s: float, faults: Iterable[str] = ()
     ) -> None:
         """An answer of an earlier run."""
+        self._resumed = True
         self.part(prompt).waiting -= 1
         self._count(prompt, finish, tokens, faults)
         self._speeds[prompt.partition].append((tokens, latency_s))
@@ -201,7 +205,12 @@ class Board:
             Remaining(dataset, name, part.waiting, tuple(running.get((dataset, name), ())), part.lengths, part.limit)
             for (dataset, name), part in self.parts.items()
         ]
-        return estimate(rest, speeds, side_by_side=self.settings.side_by_side)
+        eta = estimate(rest, speeds, side_by_side=self.settings.side_by_side)
+        # Earlier ones rest on the pilot's short answers: that they move is no news.
+        if eta is not None and (self._told or piloted(rest, self.settings.pilot)):
+            self.moves.hear(point(now, eta, rest, speeds, pilot=not self._told and not self._resumed))
+            self._told = True
+        return eta
 
     def counts(self) -> dict[str, DatasetCount]:
         """``read`` is what is settled, ``total`` all prompts of the dataset.

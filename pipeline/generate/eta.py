@@ -15,10 +15,10 @@ from pipeline.protocol import Eta
 ENOUGH = 3
 """Finished answers that every unfinished dataset must have before there is an estimate."""
 
-DRIFT = 0.06
-"""Least relative standard deviation assumed of throughput over the rest of the run."""
+DRIFT = 0.05
+"""Least relative standard deviation assumed of throughput over the rest of the run; from replays (benchmarks/eta)."""
 
-NORMAL_95 = 1.645
+NORMAL_90 = 1.2816
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Speed:
 
 
 def estimate(rest: Iterable[Remaining], speeds: Sequence[Speed], *, side_by_side: bool = False) -> Eta | None:
-    """Seconds left with a 5 to 95 % interval; None while there is too little to go by.
+    """Seconds left with a 10 to 90 % interval; None while there is too little to go by.
 
     Partitions run in turn, so their times add up, or side by side, so the longest counts. Assumes that streams share
     the throughput equally and that there are no outages.
@@ -84,24 +84,29 @@ def estimate(rest: Iterable[Remaining], speeds: Sequence[Speed], *, side_by_side
         mine = [one for one in open_rest if one.partition == speed.partition]
         if not mine:
             continue
-        if not speed.stream_tok_s:
+        tok_s = rate(speed, mine)
+        if not tok_s:
             return None
         tokens, variance = _tokens(mine)
-        streams = min(speed.slots, sum(one.waiting + len(one.running) for one in mine))
-        rate = speed.stream_tok_s * streams
-        times.append((tokens / rate, variance / rate**2))
-        bases.append(f"{speed.partition} {tokens:,.0f} tokens at {rate:,.0f} tok/s")
+        times.append((tokens / tok_s, variance / tok_s**2))
+        bases.append(f"{speed.partition} {tokens:,.0f} tokens at {tok_s:,.0f} tok/s")
     if not times:
         return None
     seconds, variance = max(times) if side_by_side else (sum(t for t, _ in times), sum(v for _, v in times))
     # Over the rest of the run a speed that changes averages out, but not all of it.
     drift = max([DRIFT, *(speed.spread / 2 for speed in speeds)])
     relative = math.sqrt(variance / seconds**2 + drift**2) if seconds else drift
-    factor = math.exp(min(NORMAL_95 * relative, 5.0))
+    factor = math.exp(min(NORMAL_90 * relative, 5.0))
     finished = sum(one.lengths.count for one in open_rest)
     running = sum(len(one.running) for one in open_rest)
     basis = f"{finished:,} answers and {running:,} running: {'; '.join(bases)}"
     return Eta(seconds, seconds / factor, seconds * factor, basis)
+
+
+def rate(speed: Speed, rest: Iterable[Remaining]) -> float | None:
+    """A partition's tokens per second with as many streams as its slots and what is left of it allow."""
+    left = sum(one.waiting + len(one.running) for one in rest if one.partition == speed.partition)
+    return speed.stream_tok_s * min(speed.slots, left) if speed.stream_tok_s else None
 
 
 def mean_length(one: Remaining) -> float:

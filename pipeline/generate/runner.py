@@ -152,6 +152,8 @@ class Runner:
         board, fleet = self._board, self._fleet
         notes = [self._writer.trouble] if self._writer.trouble else []
         notes += fleet.notes()
+        if board.moves.text:
+            notes.append(board.moves.text)
         waiting = sum(part.waiting for part in board.parts.values())
         failing, suspects, alone = self._settler.failing, fleet.suspects, fleet.asked_alone
         if failing and (fleet.losses or waiting <= len(failing)):
