@@ -6,6 +6,7 @@ content is done; one of other content is moved aside, never overwritten.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,30 @@ import msgspec
 from pipeline.files import sync_folder, write_atomically
 
 MANIFEST: Final = "manifest.json"
+
+
+class HeldError(Exception):
+    """Another run is writing the folder; the text says which."""
+
+
+@contextmanager
+def exclusive(out: Path) -> Iterator[None]:
+    """Hold an output folder for as long as the body runs. Raises HeldError where another run has it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = out.with_name(f".{out.name}.lock")
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read(20).decode(errors="replace") or "unknown"
+            raise HeldError(
+                f"{out} is being written by another run (pid {holder}): stop it, or name another --out"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        yield
 
 
 class Writer:

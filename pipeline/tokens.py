@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from pipeline import known_models
@@ -200,6 +201,8 @@ def load(
     """
     from transformers import AutoTokenizer
 
+    if Path(model).is_absolute() and not Path(model).is_dir():
+        raise TokenizerError(f"tokenizer of {model} not loaded: there is no such folder here; give a folder with a tokenizer")
     # It warns of texts longer than the model's context; here those are counted, not warned of.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
     try:

@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stage. 0: it is decided; 2: wrong arguments; 3: the sets cannot be used so."""
+    """Run the stage. 0: it is decided; 1: it could not run; 2: wrong arguments; 3: the sets cannot be used so."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if not arguments.samples and not arguments.prompts:

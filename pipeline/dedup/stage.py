@@ -71,11 +71,15 @@ class NothingLeftError(Exception):
 
 
 def run(settings: Settings) -> int:
-    """Run the stage and report its result. The exit code: 0 decided, 3 the sets cannot be used so."""
+    """Run the stage and report its result. 0: decided; 1: it could not run; 3: the sets cannot be used so."""
     reporter = Reporter()
     dedup = Dedup(settings, reporter)
     try:
-        dedup.run()
+        with outputs.exclusive(settings.out):
+            dedup.run()
+    except outputs.HeldError as error:
+        reporter.finish(0, str(error))
+        return 1
     except (PrepError, NothingLeftError) as error:
         first, _, others = str(error).partition("\n")
         reporter.finish(0, first, datasets=dedup.counts())

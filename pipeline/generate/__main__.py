@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline import outputs
 from pipeline.answers import TRUNCATED
 from pipeline.duplicates import DuplicatesError
 from pipeline.files import content_hash, file_hash, write_atomically
@@ -22,7 +23,7 @@ from pipeline.generate.outcome import RunError
 from pipeline.generate.prompts import Prompts, index_prompts
 from pipeline.generate.runner import Runner, plan_legs
 from pipeline.generate.settings import Settings, SettingsError, check_names, parse_partition, parse_policy
-from pipeline.generate.store import FORMAT, MANIFEST, Loaded, Store, StoreError, exclusive
+from pipeline.generate.store import FORMAT, MANIFEST, Loaded, Store
 from pipeline.generate.writer import Writer
 from pipeline.progress import Reporter
 
@@ -136,18 +137,18 @@ def main(argv: list[str] | None = None) -> int:
     reporter = Reporter()
     reporter.update("reading prompts", unit="answers", force=True)
     try:
-        with exclusive(settings.out):
+        with outputs.exclusive(settings.out):
             return asyncio.run(run(settings, reporter))
     except DuplicatesError as error:
         reporter.finish(0, str(error))  # the same next time
         return EMPTY
-    except (SettingsError, StoreError, RunError) as error:
+    except (SettingsError, RunError, outputs.HeldError) as error:
         print(f"generate: error: {error}", file=sys.stderr, flush=True)
         return REFUSED
 
 
 async def run(settings: Settings, reporter: Reporter) -> int:
-    """Index, resume, answer, write the manifest. Raises SettingsError, StoreError, RunError, DuplicatesError."""
+    """Index, resume, answer, write the manifest. Raises SettingsError, RunError, DuplicatesError."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

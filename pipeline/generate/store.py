@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,10 +20,6 @@ FORMAT: Final = 1
 SETTINGS: Final = "settings.json"
 ERRORS: Final = "errors.jsonl"
 MANIFEST: Final = "manifest.json"
-
-
-class StoreError(Exception):
-    """The output folder cannot be used; the text says why."""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,28 +74,8 @@ class Loaded:
     moved_to: str = ""  # the whole output of another model, put away under this name
 
 
-@contextlib.contextmanager
-def exclusive(out: Path) -> Iterator[None]:
-    """Hold the output for as long as the body runs. Raises StoreError where another runner has it."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    path = out.with_name(f".{out.name}.lock")
-    with path.open("a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read(20).decode(errors="replace") or "unknown"
-            raise StoreError(
-                f"{out} is being written by another run of generate (pid {holder}): stop it, or name another --out"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
-        yield
-
-
 class Store:
-    """The folder ``out``. Use inside ``exclusive``; ``append`` may run in a thread, one call at a time."""
+    """The folder ``out``. Use inside ``outputs.exclusive``; ``append`` may run in a thread, one call at a time."""
 
     def __init__(self, out: Path, *, model: str | None) -> None:
         self.out = out

@@ -53,7 +53,11 @@ def run(settings: Settings) -> int:
     reporter = Reporter()
     merge = Merge(settings, reporter)
     try:
-        merge.run()
+        with outputs.exclusive(settings.out):
+            merge.run()
+    except outputs.HeldError as error:
+        reporter.finish(0, str(error))
+        return 1
     except TokenizerError as error:
         reporter.finish(0, str(error))
         return 3 if error.final else 1

@@ -42,9 +42,12 @@ def inspect(settings: Settings, output: TextIO | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the process ends with it
         return 0
-    except (TokenizerError, SourceError, UnknownShapeError) as error:
+    except UnknownShapeError as error:
         page.line(f"{settings.source}: {error}", "error")
-        return 3 if isinstance(error, UnknownShapeError) else 1
+        return 3
+    except (TokenizerError, SourceError) as error:  # they name the place
+        page.line(str(error), "error")
+        return 1
 
 
 def _inspect(settings: Settings, page: _Page) -> int:

@@ -33,7 +33,11 @@ def run(settings: Settings) -> int:
     """Run the stage and report its result. The exit code: 0 done, 1 it could not run, 3 the set cannot be used."""
     reporter = Reporter()
     try:
-        return Prep(settings, reporter).run()
+        with outputs.exclusive(settings.out):
+            return Prep(settings, reporter).run()
+    except outputs.HeldError as error:
+        reporter.finish(0, f"{settings.dataset}: {error}")
+        return 1
     except (TokenizerError, SourceError) as error:
         reporter.finish(0, f"{settings.dataset}: {error}")
         return 3 if error.final else 1

@@ -183,7 +183,7 @@ def test_two_runners_on_one_output(tmp_path: Path) -> None:
             wait_until(lambda: (out / "settings.json").exists(), "the first has begun", timeout_s=60)
             code, output = finish(argv, tmp_path / "second")
             assert code == 4
-            assert f"another run of generate (pid {first.pid})" in output
+            assert f"another run (pid {first.pid})" in output
             first.kill()
         # A killed holder leaves no lock behind.
         with start(argv, tmp_path / "third") as third:

@@ -24,9 +24,9 @@ from pipeline.generate.__main__ import manifest_of
 from pipeline.generate.board import Board
 from pipeline.generate.prompts import ids_hash, index_prompts, order, read_ids
 from pipeline.generate.settings import Settings, SettingsError, parse_partition
-from pipeline.generate.store import Answer, Store, StoreError, exclusive
+from pipeline.generate.store import Answer, Store
 from pipeline.generate.writer import Line, Writer
-from pipeline.outputs import write_manifest
+from pipeline.outputs import HeldError, exclusive, write_manifest
 from tests.generate.run import SHORT, answers, command, finish, keys, reported, rows, write_prompts
 
 
@@ -71,7 +71,7 @@ def test_load_counts_each_key_once_whatever_the_file_holds(written: list[int], t
 
 def test_only_one_holds_the_output(tmp_path: Path) -> None:
     with exclusive(tmp_path / "out"):
-        with pytest.raises(StoreError, match="another run of generate"), exclusive(tmp_path / "out"):
+        with pytest.raises(HeldError, match="another run"), exclusive(tmp_path / "out"):
             pass
         with exclusive(tmp_path / "other"):
             pass

@@ -254,6 +254,16 @@ def test_a_share_under_the_floor_fails_with_the_top_reason(
     assert again.result.message == outcome.result.message
 
 
+def test_two_preps_on_one_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [chat(number) for number in range(10)])
+    first = run_prep(monkeypatch, tmp_path, source, target)
+    with outputs.exclusive(tmp_path / "out"):
+        second = run_prep(monkeypatch, tmp_path, source, target)
+    assert (second.code, second.result.records) == (1, 0)
+    assert f"is being written by another run (pid {os.getpid()})" in second.result.message
+    assert second.manifest == first.manifest is not None, "nothing of the first is touched"
+
+
 def test_a_draw_from_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Path) -> None:
     rows = [chat(number) if number % 10 else {"messages": None} for number in range(5000)]
     source = write_lines(tmp_path / "in.jsonl", rows)
