@@ -202,7 +202,7 @@ def load(
     from transformers import AutoTokenizer
 
     if Path(model).is_absolute() and not Path(model).is_dir():
-        raise TokenizerError(f"tokenizer of {model} not loaded: there is no such folder here; give a folder with a tokenizer")
+        raise TokenizerError(f"tokenizer of {model} not loaded: no such folder here; give a folder with a tokenizer")
     # It warns of texts longer than the model's context; here those are counted, not warned of.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
     try:
