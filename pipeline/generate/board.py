@@ -67,7 +67,7 @@ class Board:
         self.troubles: Counter[str] = Counter()  # attempts that were followed by another, by kind
         self.servers = 1  # that are there; each has a partition's concurrency of slots
         self.moves = Moves()
-        self._told = self._resumed = False
+        self._resumed = False
         self.live: Load | None = None
         self._live_at = 0.0
         self._live_speeds: deque[tuple[float, float]] = deque()  # (when, tokens per second of one stream)
@@ -127,12 +127,11 @@ class Board:
     def set_aside(self, prompt: Prompt, kind: str) -> None:
         """A prompt without an answer; kinds beyond the first few of a dataset are counted together."""
         self.part(prompt).waiting -= 1
-        dropped = self.dataset(prompt.dataset).dropped
-        dropped[kind if kind in dropped or len(dropped) < KINDS else OTHER] += 1
+        _count_kind(self.dataset(prompt.dataset).dropped, kind)
 
     def retried(self, kind: str) -> None:
         """An attempt failed and another follows."""
-        self.troubles[kind if kind in self.troubles or len(self.troubles) < KINDS else OTHER] += 1
+        _count_kind(self.troubles, kind)
 
     def loaded(self, load: Load | None) -> None:
         """The server's word on its speed, every few seconds; the mean counts while the slots are full."""
@@ -207,9 +206,8 @@ class Board:
         ]
         eta = estimate(rest, speeds, side_by_side=self.settings.side_by_side)
         # Earlier ones rest on the pilot's short answers: that they move is no news.
-        if eta is not None and (self._told or piloted(rest, self.settings.pilot)):
-            self.moves.hear(point(now, eta, rest, speeds, pilot=not self._told and not self._resumed))
-            self._told = True
+        if eta is not None and (self.moves.begun or piloted(rest, self.settings.pilot)):
+            self.moves.hear(point(now, eta, rest, speeds, pilot=not self.moves.begun and not self._resumed))
         return eta
 
     def counts(self) -> dict[str, DatasetCount]:
@@ -261,7 +259,7 @@ class Board:
         names = {one.prompt.partition for one in flights}
         if not flights or 2 * len(flights) > max(self._slots(name) for name in names):
             return ""
-        longest_s = time.monotonic() - min(one.started for one in flights)
+        longest_s = self._clock() - min(one.started for one in flights)
         longest = f"{longest_s / 60:.0f} min" if longest_s >= 60 else f"{longest_s:.0f} s"
         datasets = ", ".join(sorted({one.prompt.dataset for one in flights}))
         return f"tail: {len(flights)} answers of {datasets} {why}, longest {longest}"
@@ -276,3 +274,7 @@ class Board:
         dataset.finish[finish] += 1
         dataset.faults.update(faults)
         self.part(prompt).lengths.add(tokens)
+
+
+def _count_kind(counts: Counter[str], kind: str) -> None:
+    counts[kind if kind in counts or len(counts) < KINDS else OTHER] += 1

@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
@@ -108,27 +109,27 @@ class SGLang:
 
     async def model_path(self) -> str | None:
         """The path or id of the served model; None where the server does not say."""
-        for path in ("/model_info", "/get_model_info"):
-            try:
-                reply = await self._client.get(f"{self.url}{path}", timeout=HEALTH_TIMEOUT_S)
-                found: Any = reply.json() if reply.status_code == 200 else None
-            except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError):
-                continue
-            if isinstance(found, dict) and isinstance(found.get("model_path"), str):
+        async for found in self._told("/model_info", "/get_model_info"):
+            if isinstance(found.get("model_path"), str):
                 return str(found["model_path"])
         return None
 
     async def room(self) -> int | None:
         """The most requests it runs at once; None where it does not say."""
-        for path in ("/server_info", "/get_server_info"):
+        async for found in self._told("/server_info", "/get_server_info"):
+            return max_running(found)
+        return None
+
+    async def _told(self, *paths: str) -> AsyncIterator[dict[str, Any]]:
+        """What it says of itself under the paths of newer and older versions."""
+        for path in paths:
             try:
                 reply = await self._client.get(f"{self.url}{path}", timeout=HEALTH_TIMEOUT_S)
                 found: Any = reply.json() if reply.status_code == 200 else None
             except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError):
                 continue
             if isinstance(found, dict):
-                return max_running(found)
-        return None
+                yield found
 
     async def load(self) -> Load | None:
         """How many requests run, and the speed of the last half minute; None where /metrics does not say."""

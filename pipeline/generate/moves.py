@@ -52,6 +52,11 @@ class Moves:
         self._told: Point | None = None
         self._checked = 0.0
 
+    @property
+    def begun(self) -> bool:
+        """Whether an estimate was told."""
+        return self._told is not None
+
     def hear(self, now: Point) -> None:
         """Look every few minutes; what is found stands in ``text`` for an hour."""
         if self._told is None:
