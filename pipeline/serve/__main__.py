@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 
-from pipeline.serve.command import ServeOptions, Speculation, parse_flag, server_argv
+from pipeline.serve.command import ServeOptions, Speculation, become, parse_flag, server_argv
 from pipeline.serve.guard import refusals, remarks
 
 REFUSED = 4
@@ -75,18 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         for reason in reasons:
             print(f"serve: refused: {reason}", file=sys.stderr)
         return REFUSED
-    command = server_argv(options)
-    if arguments.print_only:
-        print(shlex.join(command))
-        return 0
-    for remark in remarks(options):
-        print(f"serve: {remark}", file=sys.stderr)
-    print(f"serve: {options.name}: {shlex.join(command)}", file=sys.stderr, flush=True)
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - becoming the server is the point
-    except OSError as error:
-        print(f"serve: --python {command[0]} cannot be started: {error}", file=sys.stderr)
-        return 127
+    if not arguments.print_only:
+        for remark in remarks(options):
+            print(f"serve: {remark}", file=sys.stderr)
+    return become("serve", server_argv(options), title=f"{options.name}: ", print_only=arguments.print_only)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,3 +86,16 @@ def speculation_flags(speculation: Speculation) -> Sequence[str]:
         *("--speculative-eagle-topk", str(speculation.topk)),
         *("--speculative-num-draft-tokens", str(speculation.draft_tokens)),
     ]
+
+
+def become(who: str, command: list[str], *, title: str = "", print_only: bool = False) -> int:
+    """Turn this process into the command, or only print it; an exit code where it comes back."""
+    if print_only:
+        print(shlex.join(command))
+        return 0
+    print(f"{who}: {title}{shlex.join(command)}", file=sys.stderr, flush=True)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - becoming it is the point
+    except OSError as error:
+        print(f"{who}: --python {command[0]} cannot be started: {error}", file=sys.stderr)
+        return 127

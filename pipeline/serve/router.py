@@ -8,11 +8,11 @@ and a health check that outlasts SGLang's own of 20 s.
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from pipeline.serve.command import become
 
 REFUSED = 4
 """Exit code for settings that it must not be started with; the reasons are on stderr."""
@@ -116,16 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         for reason in reasons:
             print(f"router: refused: {reason}", file=sys.stderr)
         return REFUSED
-    command = router_argv(options)
-    if arguments.print_only:
-        print(shlex.join(command))
-        return 0
-    print(f"router: {shlex.join(command)}", file=sys.stderr, flush=True)
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - becoming the router is the point
-    except OSError as error:
-        print(f"router: --python {command[0]} cannot be started: {error}", file=sys.stderr)
-        return 127
+    return become("router", router_argv(options), print_only=arguments.print_only)
 
 
 if __name__ == "__main__":
